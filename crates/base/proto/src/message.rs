@@ -5,7 +5,7 @@ use crate::lease::LeaseMode;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of this protocol; client and daemon must agree.
-pub const PROTO_VERSION: u32 = 9;
+pub const PROTO_VERSION: u32 = 10;
 /// Most bytes of one encoded message.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Most descriptors that one reply carries.
@@ -105,6 +105,12 @@ pub enum Request {
     /// outside of the read section, like [`Request::Reserve`].
     Digest {
         /// Log position.
+        upto: u64,
+    },
+    /// Have what was logged before this position survive a power cut, and answer when it does. Only where logs lie in memory
+    /// ([`Attached::staged`]). Asked outside of the read section, like [`Request::Reserve`]: it waits for a device.
+    Harden {
+        /// Log position; what lies beyond the published one is not waited for.
         upto: u64,
     },
     /// A lease on an inode. Asked outside of the read section, like [`Request::Reserve`].
@@ -284,6 +290,9 @@ pub struct Attached {
     pub may_steal: bool,
     /// Number of the durability policy.
     pub durability: u8,
+    /// The log lies in memory: what is published survives a power cut only once it is hardened
+    /// ([`Request::Harden`], [`daemon_page::HARDENED`](crate::shared_pages::daemon_page::HARDENED)).
+    pub staged: bool,
     /// The log is one that an earlier daemon was using for this client: positions go on.
     pub resumed: bool,
 }

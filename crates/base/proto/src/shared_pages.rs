@@ -8,6 +8,9 @@
 pub mod daemon_page {
     /// u64: records before this log position are in the volume.
     pub const DIGESTED: usize = 0;
+    /// u64: records before this log position survive a power cut. Stored only where logs lie in memory
+    /// ([`Attached::staged`](crate::message::Attached::staged)). On the cache line of [`DIGESTED`].
+    pub const HARDENED: usize = DIGESTED + 8;
     /// u64: epoch of the volume's structure; every digest that frees blocks adds one.
     pub const EPOCH: usize = 64;
     /// u32: a value of [`super::state`].
@@ -61,7 +64,8 @@ pub mod mount_flag {
 /// Words of the client page (byte offsets).
 pub mod client_page {
     /// u64: records before this log position are published: complete, and to be digested. In NVM a record
-    /// is fenced before it is published, so this word tells how far the log is hardened, too.
+    /// is fenced before it is published, so this word tells how far the log is hardened, too; of a log in memory
+    /// [`HARDENED`](super::daemon_page::HARDENED) does.
     pub const PUBLISHED: usize = 0;
     /// u64: position up to which the log has been given out to threads (a hint).
     pub const RESERVED: usize = 64;

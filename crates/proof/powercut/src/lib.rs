@@ -16,6 +16,7 @@ pub mod explore;
 pub mod images;
 pub mod recording;
 pub mod recovery;
+pub mod staged;
 pub mod volume;
 pub mod workloads;
 pub mod wrong;

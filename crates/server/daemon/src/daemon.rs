@@ -31,6 +31,7 @@ use shale_oplog::Recent;
 use shale_pool::PoolError;
 use shale_pool::host_space::{self, HostSpace};
 use shale_pool::nvm_dir::NvmLock;
+use shale_pool::staged;
 use shale_pool::volume_file::DeviceFile;
 use shale_proto::shared_pages::state;
 use shale_proto::{Handler, SocketPeer};
@@ -81,6 +82,11 @@ impl Daemon {
             stopped: AtomicBool::new(false),
             lock: Mutex::new(Some(lock)),
         });
+        if daemon.services.is_staged() {
+            // From here on what recovery brought into the memory tier survives a power cut, and the memory tier counts.
+            daemon.services.digests.checkpoint(false)?;
+            staged::finish_restore(&daemon.services.nvm_dir)?;
+        }
         daemon.start_threads()?;
         Ok(daemon)
     }
@@ -102,6 +108,13 @@ impl Daemon {
         self.spawn("trim".to_owned(), move || {
             services.trimmer.run(&services.leases)
         })?;
+        if self.services.is_staged() {
+            let services = self.services.clone();
+            let every = services.harden_every();
+            self.spawn("staging".to_owned(), move || {
+                services.digests.run_staging(every)
+            })?;
+        }
         let services = self.services.clone();
         self.spawn("release".to_owned(), move || services.reclaimer.run())
     }
@@ -291,7 +304,9 @@ impl Daemon {
     /// # Errors
     /// There is no such tier, it has not enough space, or an inode is gone: nothing is pinned then.
     pub fn pin(&self, inos: &[u64], tier: Option<TierId>) -> Result<PinReport> {
-        Ok(self.services.tiering.pin(inos, tier)?)
+        let report = self.services.tiering.pin(inos, tier)?;
+        self.checkpoint()?;
+        Ok(report)
     }
 
     /// The devices of the lower tiers.
@@ -304,7 +319,9 @@ impl Daemon {
     /// # Errors
     /// It holds a volume, is in use, or its tables do not fit NVM: nothing has changed then.
     pub fn add_device(&self, tier: TierId, file: &DeviceFile, force: bool) -> Result<DeviceReport> {
-        self.services.devices.add(tier, file, force)
+        let report = self.services.devices.add(tier, file, force)?;
+        self.checkpoint()?;
+        Ok(report)
     }
 
     /// Begins to empty a device: nothing new goes to it, and what it holds moves away, also after
@@ -313,7 +330,9 @@ impl Daemon {
     /// # Errors
     /// There is no such device, or what it holds fits nowhere else.
     pub fn evacuate_device(&self, device: &Path) -> Result<u64> {
-        self.services.devices.evacuate(device)
+        let holds = self.services.devices.evacuate(device)?;
+        self.checkpoint()?;
+        Ok(holds)
     }
 
     /// Has a device be used again that was being emptied.
@@ -321,7 +340,8 @@ impl Daemon {
     /// # Errors
     /// There is no such device.
     pub fn keep_device(&self, device: &Path) -> Result<()> {
-        self.services.devices.keep(device)
+        self.services.devices.keep(device)?;
+        self.checkpoint()
     }
 
     /// Takes an empty device out of the volume.
@@ -329,7 +349,8 @@ impl Daemon {
     /// # Errors
     /// There is no such device, or it holds something.
     pub fn remove_device(&self, device: &Path) -> Result<()> {
-        self.services.devices.remove(device)
+        self.services.devices.remove(device)?;
+        self.checkpoint()
     }
 
     /// How fast migration may be.
@@ -365,6 +386,14 @@ impl Daemon {
     /// The mapping of the NVM tier.
     pub fn map(&self) -> &Arc<Map> {
         &self.services.map
+    }
+
+    /// Writes a checkpoint of a volume without NVM now; of one with NVM there is nothing to write.
+    ///
+    /// # Errors
+    /// The device of the staging area has failed.
+    pub fn checkpoint(&self) -> Result<()> {
+        Ok(self.services.digests.checkpoint(false)?)
     }
 
     /// Has every log digested as far as it is published, and what that freed given out again.
@@ -422,6 +451,14 @@ impl Daemon {
         self.services.reclaimer.wait_grace_period();
         self.services.kept.forget();
         self.join();
+        if self.services.is_staged() {
+            self.services.digests.checkpoint(kept.is_empty())?;
+            if let (true, Some(lock)) = (kept.is_empty(), self.lock.lock().take()) {
+                // All of it lies on the device of the staging area.
+                staged::remove_memory(&self.services.nvm_dir, lock)?;
+            }
+        }
+        drop(self.lock.lock().take());
         failpoints::reach("unmount-end");
         match kept.is_empty() {
             true => Ok(()),
@@ -445,6 +482,7 @@ impl Daemon {
             self.services.clients.close();
             self.connections.close_all();
             self.join();
+            drop(self.lock.lock().take());
         }
     }
 
@@ -458,6 +496,7 @@ impl Daemon {
         self.services.reclaimer.stop();
         self.services.trimmer.stop();
         self.services.attach.spare.stop();
+        self.services.digests.stop_staging();
         let threads = std::mem::take(&mut *self.threads.lock());
         for thread in threads {
             // The last owner of the daemon may be one of them.
@@ -467,7 +506,6 @@ impl Daemon {
         }
         // Nobody accepts any more: a client that came in the last moment goes too.
         self.connections.close_all();
-        drop(self.lock.lock().take());
     }
 }
 

@@ -15,6 +15,8 @@
 //! Space was reserved for every record (see [`crate::space`]), so that is enough; where a
 //! client has logged more than it reserved, its log waits and is tried again.
 
+mod staging;
+
 use crate::coherence::digest_stop::{DigestStop, digest_to};
 use crate::coherence::fence::{Fence, is_over};
 use crate::coherence::lease_manager::{LeaseManager, LogFlusher};
@@ -24,6 +26,7 @@ use crate::connections::clients::Clients;
 use crate::connections::digest_queue::Queue;
 use crate::connections::permissions::RecordValidator;
 use crate::connections::write_accounting::WriteAccounting;
+use crate::hardening::Staged;
 use crate::space::{FreeSpace, SpaceCredits};
 use crate::tiering::{DirectWriteGuard, LogDigester, Tiering};
 use parking_lot::Mutex;
@@ -31,7 +34,7 @@ use shale_digest::{
     ChunkDone, Chunks, DigestError, DigestStats, Digester, LogSource, Mode, digest_chunks,
 };
 use shale_format::{Ino, LogPos};
-use shale_sys::{failpoints, mutants};
+use shale_sys::{Clock, failpoints, mutants};
 use shale_volume::{Volume, VolumeError};
 use std::ops::Range;
 use std::sync::Arc;
@@ -69,6 +72,9 @@ pub(crate) struct Parts {
     pub(crate) accounts: Arc<WriteAccounting>,
     /// Percentage of a log at which its digest begins.
     pub(crate) digest_at_percent: u32,
+    /// What hardens logs before they are digested, where they lie in memory.
+    pub(crate) staged: Option<Staged>,
+    pub(crate) clock: Arc<dyn Clock>,
 }
 
 /// Has logs digested, and what follows from each chunk done.
@@ -188,6 +194,7 @@ impl DigestScheduler {
             "a chunk begins where the last ended"
         );
         assert!(from <= limit, "a chunk from {} to {}", from.0, limit.0);
+        let limit = self.hardened_limit(client, from, limit)?;
         let mut chunk = LiveChunk {
             scheduler: self,
             client,

@@ -2,6 +2,7 @@
 
 use shale_nvm::NvmError;
 use shale_oplog::OplogError;
+use shale_persist::staged::PersistError;
 use shale_pool::PoolError;
 use shale_proto::ProtoError;
 use shale_volume::VolumeError;
@@ -36,6 +37,12 @@ pub enum DaemonError {
     /// NVM.
     #[error(transparent)]
     Nvm(#[from] NvmError),
+    /// A volume without NVM is to be served without the device of its staging area.
+    #[error("the SSD with the staging area is not there: nothing could be made durable")]
+    NoArea,
+    /// The staging area.
+    #[error("the staging area: {0}")]
+    Staged(#[from] PersistError),
     /// The volume.
     #[error(transparent)]
     Volume(#[from] VolumeError),

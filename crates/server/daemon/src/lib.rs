@@ -10,6 +10,7 @@
 //! | `connections` | clients: attach, requests, permissions, logs, write accounting, rate limits |
 //! | `coherence` | leases, grace periods, deferred frees, cutting clients off |
 //! | `digest_scheduler` | when a log is digested, and what follows from each chunk |
+//! | `hardening` | volumes without NVM: staging logs, checkpoints of the memory tier |
 //! | `space`, `reservations` | space credits: ENOSPC comes at the call, never at digest (DESIGN §16) |
 //! | [`recovery`] | logs, requests and orphans that a crash left |
 //! | `tiering_host` | what tiering asks of the other services |
@@ -30,6 +31,7 @@ pub mod daemon;
 mod device_manager;
 mod digest_scheduler;
 pub mod error;
+mod hardening;
 mod opening;
 mod placement;
 mod rate_sampler;
@@ -52,6 +54,7 @@ pub use connections::tally::Written;
 pub use daemon::Daemon;
 pub use device_manager::DeviceReport;
 pub use error::{DaemonError, Result};
+pub use hardening::checkpointer::StagedStatus;
 pub use opening::recover_only;
 pub use placement::{PARTS_MAX, PlacementPart};
 pub use rate_sampler::RateStatus;

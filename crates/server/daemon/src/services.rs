@@ -21,7 +21,10 @@ use crate::connections::limits::RateLimits;
 use crate::connections::write_accounting::WriteAccounting;
 use crate::device_manager::DeviceManager;
 use crate::digest_scheduler::{self, DigestScheduler};
-use crate::opening::Opened;
+use crate::hardening::Staged;
+use crate::hardening::checkpointer::Checkpointer;
+use crate::hardening::hardener::Hardener;
+use crate::opening::{Opened, OpenedArea};
 use crate::rate_sampler::Sampler;
 use crate::recovery::completed_requests::KeptRequests;
 use crate::recovery::recover::RecoveryReport;
@@ -29,14 +32,17 @@ use crate::reservations::SpaceReservations;
 use crate::scrub::Scrubber;
 use crate::space::{LEFT_LOGS, SpaceCredits};
 use crate::tiering::{self, Tiering};
-use crate::tiering_host::NvmSpace;
+use crate::tiering_host::{CheckpointedGrace, NvmSpace};
 use shale_digest::Digester;
+use shale_format::Durability;
 use shale_nvm::Map;
+use shale_persist::Domain;
 use shale_sys::Clock;
 use shale_sys::heap::Trimmer;
 use shale_volume::Volume;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// What a daemon is made of. Services have no reference to it: each knows those that it was given.
 pub(crate) struct Services {
@@ -79,6 +85,7 @@ struct OpenedVolume {
     digester: Digester,
     readers: LocalReaders,
     mappings: Mappings,
+    staged: Option<OpenedArea>,
 }
 
 /// The services that know nothing of leases and tiers. Each knows those before it.
@@ -96,6 +103,7 @@ struct Base {
     clock: Arc<dyn Clock>,
     map: Arc<Map>,
     nvm_dir: PathBuf,
+    staged: Option<Staged>,
 }
 
 impl Base {
@@ -111,6 +119,7 @@ impl Base {
             digester,
             readers,
             mappings,
+            staged,
         } = opened;
         let clients: Arc<Clients> = Arc::default();
         let queue: Arc<Queue> = Arc::default();
@@ -118,6 +127,16 @@ impl Base {
         let limit = config.client_stall_timeout;
         let grace = GracePeriods::new(barrier, clients.clone(), fence.clone(), limit);
         let grace = Arc::new(grace);
+        let staged = staged.map(|OpenedArea { area, dirty }| {
+            let hardener = Arc::new(Hardener::new(area.clone(), clients.clone()));
+            let (volume, map) = (volume.clone(), map.clone());
+            let checkpointer = Checkpointer::new(area, volume, map, dirty, hardener.clone());
+            Staged {
+                hardener,
+                checkpointer: Arc::new(checkpointer),
+                stop: Arc::default(),
+            }
+        });
         let reclaimer = Reclaimer::new(volume.clone(), clients.clone(), grace.clone(), readers);
         Self {
             accounts: Arc::new(WriteAccounting::new(clients.clone())),
@@ -133,6 +152,7 @@ impl Base {
             clock,
             map,
             nvm_dir: config.volume.nvm_dir().to_path_buf(),
+            staged,
         }
     }
 
@@ -146,7 +166,7 @@ impl Base {
                 volume: self.volume.clone(),
                 clock: self.clock.clone(),
                 clients: self.clients.clone(),
-                grace: self.reclaimer.clone(),
+                grace: self.grace_periods(),
                 leases: leases.clone(),
                 digester: self.digester.clone(),
                 space: Arc::new(NvmSpace {
@@ -175,8 +195,22 @@ impl Base {
                 credits: self.credits.clone(),
                 accounts: self.accounts.clone(),
                 digest_at_percent: config.digest_at_percent,
+                staged: self.staged.clone(),
+                clock: self.clock.clone(),
             })
         })
+    }
+
+    /// What frees space for tiering: where the memory tier is staged, a checkpoint after a grace period.
+    fn grace_periods(&self) -> Arc<dyn tiering::host::GracePeriods> {
+        match &self.staged {
+            None => self.reclaimer.clone(),
+            Some(staged) => Arc::new(CheckpointedGrace {
+                reclaimer: self.reclaimer.clone(),
+                checkpointer: staged.checkpointer.clone(),
+                clock: self.clock.clone(),
+            }),
+        }
     }
 
     fn attach(
@@ -197,7 +231,7 @@ impl Base {
             accounts: self.accounts.clone(),
             limits: limits.clone(),
         };
-        AttachService::new(parts, attach_settings(config))
+        AttachService::new(parts, attach_settings(config, self.staged.as_ref()))
     }
 
     fn reservations(&self, tiering: &Arc<Tiering>) -> SpaceReservations {
@@ -233,6 +267,28 @@ impl Base {
 }
 
 impl Services {
+    /// Whether the memory tier and logs lie in shared memory, and are staged.
+    pub(crate) fn is_staged(&self) -> bool {
+        self.config.volume.is_staged()
+    }
+
+    /// How old what is published may become before it is hardened, where nobody waits for it.
+    pub(crate) fn harden_every(&self) -> Duration {
+        let policy = Durability::from_number(self.volume.superblock().durability);
+        match policy.unwrap_or_default() {
+            Durability::Strict | Durability::Ordered => Duration::from_secs(1),
+            Durability::Buffered => Duration::from_secs(5),
+        }
+    }
+
+    /// What makes its records durable.
+    pub(crate) fn domain(&self) -> Domain {
+        match self.is_staged() {
+            true => Domain::Staged,
+            false => Domain::of(&self.map),
+        }
+    }
+
     /// Builds them on an open volume. Its threads do not run yet.
     pub(crate) fn new(
         config: DaemonConfig,
@@ -247,6 +303,7 @@ impl Services {
             digester: opened.digester,
             readers: opened.readers,
             mappings: opened.mappings,
+            staged: opened.staged,
         };
         let base = Base::new(&config, clock, barrier, volume);
         base.credits.hold_for_logs(recovered.left.reserve_bytes);
@@ -303,10 +360,11 @@ impl Services {
     }
 }
 
-fn attach_settings(config: &DaemonConfig) -> attach::Settings {
+fn attach_settings(config: &DaemonConfig, staged: Option<&Staged>) -> attach::Settings {
     attach::Settings {
         trusted_uids: config.volume.trusted_uids.clone(),
         client_log_bytes: config.volume.client_log_bytes,
+        staged_ring_bytes_max: staged.map(|staged| staged.hardener.ring_bytes_max()),
         log_map: config.log_map.clone(),
         fixed_logs: config.fixed_logs,
         connection: config.connection,

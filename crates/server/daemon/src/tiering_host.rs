@@ -6,15 +6,46 @@ use crate::connections::client::Client;
 use crate::connections::clients::Clients;
 use crate::connections::direct_mappings::Mappings;
 use crate::connections::write_accounting::WriteAccounting;
+use crate::hardening::checkpointer::Checkpointer;
 use crate::space::{FreeSpace, SpaceCredits};
 use crate::tiering::host::{self, Reading, ReadingClient};
 use shale_format::inode::Inode;
 use shale_format::{TierId, TxId};
 use shale_proto::shared_pages::client_page::Read;
+use shale_sys::Clock;
 use shale_volume::{View, Volume};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Grace periods of a volume whose memory tier is staged: zones are erased only once a checkpoint does not lead to them any more.
+pub(crate) struct CheckpointedGrace {
+    pub(crate) reclaimer: Arc<Reclaimer>,
+    pub(crate) checkpointer: Arc<Checkpointer>,
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
+impl host::GracePeriods for CheckpointedGrace {
+    fn read(&self) -> Reading<'_> {
+        Reading::new(self.reclaimer.read())
+    }
+
+    fn request(&self) {
+        self.reclaimer.request();
+    }
+
+    fn wait(&self, limit: Option<Duration>) {
+        host::GracePeriods::wait(&*self.reclaimer, limit);
+        let written = { &self.checkpointer }.write(false, &|| self.clock.monotonic_ns());
+        if let Err(e) = written {
+            tracing::error!("zones are not erased: no checkpoint: {e}");
+        }
+    }
+
+    fn has_freed(&self) -> bool {
+        self.reclaimer.has_freed()
+    }
+}
 
 impl host::GracePeriods for Reclaimer {
     fn read(&self) -> Reading<'_> {

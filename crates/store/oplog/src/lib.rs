@@ -37,6 +37,6 @@ pub use log::Log;
 pub use op::Op;
 pub use overlay::{Overlay, Source};
 pub use reply_cache::{Done, Recent};
-pub use ring::{LogReservation, ParkedPermit};
+pub use ring::{LogReservation, PERMIT_PART, ParkedPermit};
 pub use scan::{Record, Scan};
 pub use source::LogReader;

@@ -51,6 +51,8 @@ pub struct Volume {
     pub(crate) zones: [Option<Arc<Zones>>; 2],
     /// Batch up to which no reader can hold what was freed.
     pub(crate) released: AtomicU64,
+    /// Zones that lost their last live block up to this batch may be erased; `u64::MAX`: all that no reader can hold.
+    pub(crate) erasable: AtomicU64,
     /// A commit did not reach the medium as a whole: what is there is what the next start finds.
     pub(crate) broken: AtomicBool,
     /// Blocks of the inode file lie below NVM, as last committed.
@@ -151,6 +153,7 @@ impl Volume {
             }),
             zones,
             released: AtomicU64::new(0),
+            erasable: AtomicU64::new(u64::MAX),
             space,
             view,
         })
@@ -395,6 +398,20 @@ impl Volume {
     pub fn release_up_to(&self, txid: TxId) -> u64 {
         self.released.fetch_max(txid.0, Ordering::AcqRel);
         self.space.release_up_to(txid)
+    }
+
+    /// From now on only zones are erased that lost their last live block in batch `txid` or before: where the memory tier is
+    /// restored from a checkpoint after a power cut, what that leads to must be there. `TxId(0)`: none for now.
+    pub fn erase_up_to(&self, txid: TxId) {
+        self.erasable.store(txid.0, Ordering::Release);
+    }
+
+    /// Calls `f` between two transactions with the number of the last batch and the log table as it left it: what it
+    /// reads of the memory tier meanwhile is the volume of that batch. `None`: a commit did not reach the medium as a whole.
+    pub fn between_batches<T>(&self, f: impl FnOnce(TxId, &[LogSlot]) -> T) -> Option<T> {
+        let core = self.core.lock();
+        let whole = !self.broken.load(Ordering::Acquire);
+        whole.then(|| f(self.txid(), &core.logs))
     }
 
     /// Keeps blocks that a program is about to map as they are: one that is freed waits until

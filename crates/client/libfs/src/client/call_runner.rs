@@ -304,6 +304,11 @@ impl CallRunner {
         self.services.log.published()
     }
 
+    /// What fsync(2) does of a file whose newest record ends at `newest`: by the policy of the volume.
+    pub(crate) fn fsync(&self, newest: LogPos) -> Result<()> {
+        self.services.log.fsync(newest)
+    }
+
     /// Returns when the records before `upto` survive a power cut.
     pub(crate) fn harden(&self, upto: LogPos) -> Result<()> {
         self.services.log.harden(upto)

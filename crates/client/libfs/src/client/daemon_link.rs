@@ -57,6 +57,14 @@ impl DaemonLink {
         self.ask(Request::Digest { upto: upto.0 }).map(|_| ())
     }
 
+    /// Has this client's log survive a power cut up to this position; waits for the device. Only where the log lies in memory.
+    pub(crate) fn harden(&self, upto: LogPos) -> Result<()> {
+        match self.words.load_u64(daemon_page::HARDENED) >= upto.0 {
+            true => Ok(()),
+            false => self.ask(Request::Harden { upto: upto.0 }).map(|_| ()),
+        }
+    }
+
     /// Position up to which the volume has this client's log.
     #[inline]
     pub(crate) fn digested(&self) -> LogPos {

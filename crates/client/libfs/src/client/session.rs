@@ -232,7 +232,7 @@ fn services(
         (daemon.clone(), connection()),
         Requests::new(recent),
         (attached.ring_bytes, options.present),
-        policy,
+        (policy, attached.staged),
     )?;
     let (view, _) = View::open(nvm.clone()).map_err(|e| volume(&e))?;
     let cache = Arc::new(BlockCache::default());

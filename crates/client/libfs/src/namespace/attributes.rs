@@ -134,7 +134,7 @@ pub(crate) fn fsync(calls: &CallRunner, caller: &Caller, ino: u64, _data_only: b
         let newest = op.read(&node)?.newest;
         op.still_served().map(|()| newest)
     })?;
-    calls.harden(newest)
+    calls.fsync(newest)
 }
 
 /// See [`crate::Session::sync_all`].

@@ -50,6 +50,10 @@ impl DaemonPage {
         self.map.store_u64(daemon_page::DIGESTED, pos);
     }
 
+    pub(crate) fn set_hardened(&self, pos: u64) {
+        self.map.store_u64(daemon_page::HARDENED, pos);
+    }
+
     /// Everything before `pos` may be overwritten: nobody can be reading it.
     pub(crate) fn set_reclaim(&self, pos: u64) {
         self.map.store_u64(daemon_page::RECLAIM, pos);

@@ -83,6 +83,8 @@ pub(crate) struct Settings {
     pub(crate) trusted_uids: Vec<u32>,
     /// Bytes of the logs of other processes, if the volume file says.
     pub(crate) client_log_bytes: Option<u64>,
+    /// Where logs lie in memory and are staged: most bytes of a ring, of which a batch takes any transaction.
+    pub(crate) staged_ring_bytes_max: Option<u64>,
     /// See [`crate::DaemonConfig::log_map`].
     pub(crate) log_map: LogMap,
     /// See [`crate::DaemonConfig::fixed_logs`].
@@ -257,10 +259,16 @@ impl AttachService {
         match requester.transport {
             Transport::Socket => self.client_ring_bytes(log_bytes),
             Transport::InProcess if log_bytes == 0 => {
-                ring(self.parts.volume.superblock().log_bytes)
+                self.ring(self.parts.volume.superblock().log_bytes)
             }
-            Transport::InProcess => ring(log_bytes),
+            Transport::InProcess => self.ring(log_bytes),
         }
+    }
+
+    /// Bytes of a ring that is to have about `bytes`.
+    fn ring(&self, bytes: u64) -> u64 {
+        let staged = self.settings.staged_ring_bytes_max.unwrap_or(u64::MAX);
+        ring(bytes.min(staged))
     }
 
     /// As [`Self::ring_bytes`], for another process. Its log takes memory of the machine, whatever it
@@ -269,8 +277,8 @@ impl AttachService {
         let mount = self.parts.volume.superblock().log_bytes;
         let usual = self.settings.client_log_bytes.unwrap_or(mount);
         match log_bytes {
-            0 => ring(usual),
-            n => ring(n.min(mount.max(usual))),
+            0 => self.ring(usual),
+            n => self.ring(n.min(mount.max(usual))),
         }
     }
 
@@ -319,14 +327,18 @@ impl AttachService {
             transport: requester.transport,
             pid: requester.pid,
             person: requester.person.clone(),
-            may_steal: requester.transport == Transport::InProcess || uid == own_uid,
+            // Blocks that a client writes itself are in no log, so that they could not be hardened.
+            may_steal: self.settings.staged_ring_bytes_max.is_none()
+                && (requester.transport == Transport::InProcess || uid == own_uid),
             log: read,
             log_fd,
             log_path,
             salt,
             ring_bytes,
+            connection,
         })?);
         client.set_digested(start);
+        client.set_hardened(start);
         self.set_slot(slot, &live)?;
         failpoints::reach("attach-slot");
         self.parts

@@ -66,6 +66,8 @@ pub(crate) struct Client {
     pub(crate) log_path: PathBuf,
     pub(crate) salt: u64,
     pub(crate) ring_bytes: u64,
+    /// FUSE connection that its requests come from; 0: none.
+    pub(crate) connection: u64,
     pub(crate) daemon_page: DaemonPage,
     pub(crate) client_page: ClientPage,
     pub(crate) grants: Mutex<Grants>,
@@ -84,6 +86,8 @@ pub(crate) struct Client {
     pub(crate) records: AtomicU64,
     /// Records before this are in the volume.
     pub(crate) digested: AtomicU64,
+    /// Where logs lie in memory: records before this survive a power cut. Behind a whole transaction.
+    pub(crate) hardened: AtomicU64,
     /// A leaf among the locks, as `tally` and `bucket` are.
     pub(crate) reached: Mutex<ValidatedWatermark>,
     /// Its process as people know it.
@@ -107,6 +111,7 @@ pub(crate) struct Parts {
     pub(crate) log_path: PathBuf,
     pub(crate) salt: u64,
     pub(crate) ring_bytes: u64,
+    pub(crate) connection: u64,
 }
 
 impl Client {
@@ -130,6 +135,7 @@ impl Client {
             log_path: parts.log_path,
             salt: parts.salt,
             ring_bytes: parts.ring_bytes,
+            connection: parts.connection,
             daemon_page,
             client_page: ClientPage::new()?,
             grants: Mutex::default(),
@@ -142,6 +148,7 @@ impl Client {
             asked: Mutex::default(),
             records: AtomicU64::new(0),
             digested: AtomicU64::new(0),
+            hardened: AtomicU64::new(0),
             reached: Mutex::default(),
             name,
             tally: Mutex::default(),
@@ -152,6 +159,19 @@ impl Client {
     /// Whether its records need no check of rights: the daemon's own code wrote them.
     pub(crate) fn trusted(&self) -> bool {
         self.transport == Transport::InProcess
+    }
+
+    /// Where logs lie in memory: records before this survive a power cut.
+    pub(crate) fn hardened(&self) -> u64 {
+        self.hardened.load(Ordering::Acquire)
+    }
+
+    /// Records before `pos` survive a power cut now. The position never goes back.
+    pub(crate) fn set_hardened(&self, pos: LogPos) {
+        let before = self.hardened();
+        assert!(pos.0 >= before, "hardened to {}, then to {before}", pos.0);
+        self.hardened.store(pos.0, Ordering::Release);
+        self.daemon_page.set_hardened(pos.0);
     }
 
     /// What it says is its oldest record; only for people to read.
@@ -203,6 +223,7 @@ pub(crate) mod tests {
             log_path: PathBuf::new(),
             salt: 1,
             ring_bytes: 1 << 20,
+            connection: 0,
         })
         .unwrap()
     }

@@ -7,6 +7,7 @@ use crate::connections::attach::{Refusal, Requester};
 use crate::connections::client::{Client, Transport};
 use crate::connections::direct_mappings::note_segments;
 use crate::error::DaemonError;
+use crate::hardening::hardener::NotHardened;
 use crate::services::Services;
 use crate::space::FreeSpace;
 use crate::stats::Observer;
@@ -140,6 +141,7 @@ impl Connection {
                 plain(Reply::Done)
             }
             Request::Digest { upto } => plain(self.digest(&client, upto)?),
+            Request::Harden { upto } => plain(self.harden(&client, upto)?),
             Request::Lease {
                 ino,
                 mode,
@@ -206,6 +208,7 @@ impl Connection {
             nvm_bytes: self.services.map.bytes() as u64,
             may_steal: client.may_steal,
             durability: superblock.durability,
+            staged: self.services.is_staged(),
             resumed: false,
         };
         *slot = Some(client);
@@ -359,6 +362,21 @@ impl Connection {
         done.map_err(|h| halted(&h))?;
         let pos = client.digested();
         Ok(Reply::Digested { pos })
+    }
+
+    fn harden(&self, client: &Arc<Client>, upto: u64) -> Result<Reply, Refusal> {
+        match self.services.digests.harden(client, upto) {
+            Ok(()) => Ok(Reply::Done),
+            Err(NotHardened::Full) => Err((
+                libc::ENOSPC,
+                "the staging area is full, and logs cannot be digested to empty it".to_owned(),
+            )),
+            Err(NotHardened::NoRecord) => Err((
+                libc::EIO,
+                "there is no record where the log goes on".to_owned(),
+            )),
+            Err(NotHardened::Failed(why)) => Err((libc::EIO, why)),
+        }
     }
 
     fn open_lower(&self, addr: u64) -> Result<Answer, Refusal> {

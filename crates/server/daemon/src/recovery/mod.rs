@@ -11,3 +11,4 @@ pub(crate) mod completed_requests;
 pub(crate) mod orphans;
 pub mod recover;
 pub(crate) mod recovered_log;
+mod replay;

@@ -32,6 +32,7 @@ use crate::connections::permissions::RecoveredRecordValidator;
 use crate::error::Result;
 use crate::recovery::orphans;
 use crate::recovery::recovered_log::{Outcome, RecoveredLog, empty, shrink};
+use crate::recovery::replay::Replay;
 use parking_lot::Mutex;
 use serde::Serialize;
 use shale_digest::{
@@ -42,6 +43,7 @@ use shale_format::LogPos;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::log::{END_AT, LogHeader, LogSlot, RING_AT, TAIL_AT, end, file_name, slot_state};
 use shale_oplog::{LogReader, Recent, Scan};
+use shale_persist::staged::StagedArea;
 use shale_pool::nvm_dir::{remove, volume_files};
 use shale_sys::{Clock, failpoints, mutants};
 use shale_volume::Volume;
@@ -56,6 +58,8 @@ const KEPT_MAX: usize = 64;
 /// What recovery found and did.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct RecoveryReport {
+    /// Batches of the staging area that were digested after a power cut.
+    pub batches: u64,
     /// Logs found.
     pub logs: usize,
     /// Logs that could not be digested and wait for the next start.
@@ -114,6 +118,8 @@ pub(crate) struct Recovery<'a> {
     pub(crate) connection: Option<u64>,
     pub(crate) threads: usize,
     pub(crate) barrier: Barrier,
+    /// Where batches are staged that the memory tier, which was just restored, does not hold.
+    pub(crate) staged: Option<&'a StagedArea>,
 }
 
 impl Recovery<'_> {
@@ -122,11 +128,14 @@ impl Recovery<'_> {
     pub(crate) fn run(&self) -> Result<Recovered> {
         let started_ns = self.clock.monotonic_ns();
         let mut report = RecoveryReport::default();
+        if let Some(area) = self.staged {
+            report.batches = Replay::new(self, self.credit()).run(area)?;
+            failpoints::reach("recovery-replayed");
+        }
         let mut logs = self.open_logs(&mut report);
         report.logs = logs.len();
         self.end_all(&logs);
-        let space = self.volume.space();
-        let credit = (space.free + space.pending) * BLOCK_BYTES as u64;
+        let credit = self.credit();
         for log in &mut logs {
             log.credit = credit;
         }
@@ -161,8 +170,9 @@ impl Recovery<'_> {
         for problem in &report.problems {
             tracing::error!("recovery: {problem}");
         }
-        if report.logs > 0 {
+        if report.logs > 0 || report.batches > 0 {
             tracing::info!(
+                batches = report.batches,
                 logs = report.logs,
                 records = report.records,
                 ms = report.ms,
@@ -172,8 +182,14 @@ impl Recovery<'_> {
         Ok(Recovered { report, kept, left })
     }
 
+    /// Bytes that the records of a log may have reserved of which nobody knows.
+    fn credit(&self) -> u64 {
+        let space = self.volume.space();
+        (space.free + space.pending) * BLOCK_BYTES as u64
+    }
+
     /// Makes free what was freed: nobody reads but the threads here.
-    fn release(&self) {
+    pub(super) fn release(&self) {
         let txid = self.volume.txid();
         self.readers.wait_for_all();
         self.volume.release_up_to(txid);
@@ -213,17 +229,12 @@ impl Recovery<'_> {
                 // Salt and length come from the table, so its records can still be recognised.
                 report.problems.push(format!("{}: {why}", path.display()));
             }
-            // The front end's log names its connection; root may do everything.
-            let foreign = slot.connection == 0 && slot.uid != 0;
             RecoveredLog {
                 number,
                 slot,
                 path,
                 map,
-                writer: foreign.then(|| Credentials {
-                    uid: slot.uid,
-                    groups: groups_of_user(slot.uid),
-                }),
+                writer: Self::writer(&slot),
                 credit: 0,
                 taken: RunSet::default(),
                 named: HashSet::new(),
@@ -235,6 +246,15 @@ impl Recovery<'_> {
             }
         })
         .collect()
+    }
+
+    /// Who wrote a log whose records are judged; `None`: the front end, whose log names its connection, or root, who may do everything.
+    pub(super) fn writer(slot: &LogSlot) -> Option<Credentials> {
+        let foreign = slot.connection == 0 && slot.uid != 0;
+        foreign.then(|| Credentials {
+            uid: slot.uid,
+            groups: groups_of_user(slot.uid),
+        })
     }
 
     fn wrong_header(&self, map: &FdLogReader, number: u32, slot: &LogSlot) -> Option<String> {
@@ -326,7 +346,7 @@ impl Recovery<'_> {
     }
 
     /// Digests a log from where its outcome ends.
-    fn digest_log(&self, log: &mut RecoveredLog) {
+    pub(super) fn digest_log(&self, log: &mut RecoveredLog) {
         let Some(map) = log.map.take() else {
             return;
         };

@@ -3,6 +3,7 @@
 use crate::connections::credentials::Credentials;
 use crate::connections::grants::RunSet;
 use crate::connections::log_reader::{FdLogReader, set_word};
+use crate::error::{DaemonError, Result};
 use rustix::fs::FallocateFlags;
 use shale_digest::{DigestStats, LogSource};
 use shale_format::limits::BLOCK_BYTES;
@@ -57,6 +58,22 @@ impl RecoveredLog {
             };
             set_word(map.fd(), END_AT, end::at(counts));
         }
+    }
+
+    /// Puts bytes of the log where they were in its ring, from position `from` on.
+    pub(crate) fn put(&self, from: LogPos, bytes: &[u8]) -> Result<()> {
+        let Some(map) = &self.map else { return Ok(()) };
+        let (ring, at) = (self.slot.ring_bytes, from.0 % self.slot.ring_bytes);
+        let (to_end, from_begin) = bytes.split_at(bytes.len().min((ring - at) as usize));
+        for (at, mut bytes) in [(at, to_end), (0, from_begin)] {
+            let mut at = RING_AT as u64 + at;
+            while !bytes.is_empty() {
+                let written = rustix::io::pwrite(map.fd(), bytes, at);
+                let written = written.map_err(|e| DaemonError::file(&self.path, "write it", e))?;
+                (at, bytes) = (at + written as u64, &bytes[written..]);
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn source<'a>(&self, map: &'a FdLogReader) -> LogSource<'a> {

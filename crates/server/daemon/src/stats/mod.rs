@@ -11,6 +11,7 @@ pub(crate) mod tiers;
 use crate::connections::client::{ClientState, Transport};
 use crate::connections::limits::Limits;
 use crate::connections::tally::Written;
+use crate::hardening::checkpointer::StagedStatus;
 use crate::rate_sampler::RateStatus;
 use crate::recovery::recover::RecoveryReport;
 use crate::services::Services;
@@ -100,6 +101,8 @@ pub struct Status {
     /// Requests that the kernel has sent to the mount since the daemon started, by kind. Those
     /// that it answers from its caches are not counted.
     pub mount_requests: BTreeMap<&'static str, u64>,
+    /// Staging area and checkpoints; none: the volume has NVM.
+    pub staged: Option<StagedStatus>,
     /// What the last start recovered.
     pub recovery: RecoveryReport,
 }
@@ -279,7 +282,7 @@ impl<'s> Observer<'s> {
 
     /// Where the NVM lies. Real NVM is not looked at: it may have many files, and is nothing but itself.
     fn nvm_host(&self) -> Option<NvmHost> {
-        let emulated = Domain::of(&self.of.map) == Domain::Emulated;
+        let emulated = self.of.domain() == Domain::Emulated;
         let log = self.of.attach.client_ring_bytes(0);
         emulated
             .then(|| NvmHost::look(&self.of.nvm_dir, log).ok())
@@ -309,7 +312,7 @@ impl<'s> Observer<'s> {
             heap_used_bytes: heap.used_bytes,
             heap_free_bytes: heap.free_bytes,
             nvm_dir: self.of.nvm_dir.display().to_string(),
-            persistence: Domain::of(&self.of.map).name(),
+            persistence: self.of.domain().name(),
             nvm_host: self.nvm_host(),
             huge_pages: self.of.map.huge_pages(),
             instructions: self.of.map.instructions(),
@@ -352,6 +355,7 @@ impl<'s> Observer<'s> {
                 .to_vec(),
             mount_requests: self.mount_requests(),
             shut_down: self.of.attach.is_shut_down(),
+            staged: self.of.digests.staged_status(),
             recovery: self.of.recovery.clone(),
         }
     }
@@ -403,10 +407,11 @@ impl<'s> Observer<'s> {
         let leases = self.of.leases.table().counts();
         let status = |client: &crate::connections::client::Client| {
             let (published, digested) = (client.published(), client.digested());
-            let hardened = Domain::of(&self.of.map).hardened(published);
-            // Nothing is digested that is not hardened.
-            let hardened = hardened.map_or(digested, |h| h.pos().0);
             let published = published.pos().0;
+            let hardened = match self.of.is_staged() {
+                true => client.hardened(),
+                false => published,
+            };
             let client_state = client.client_state.lock().clone();
             let granted = client.grants.lock().blocks.blocks();
             ClientStatus {

@@ -26,8 +26,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Most bytes of a batch in the ring, however large that is.
-const BATCH_BYTES_MAX: u64 = 8 << 20;
+/// Most bytes of a batch in the ring, however large that is. A transaction, which takes a quarter of a log at most, is in one batch.
+const BATCH_BYTES_MAX: u64 = 64 << 20;
 
 /// What appending needs.
 struct Staging {

@@ -45,7 +45,7 @@ pub struct StagedSizes {
     /// Bytes of the memory tier, at least [`NVM_BYTES_MIN`](shale_format::limits::NVM_BYTES_MIN). Default: a 32nd of the lower tiers, at
     /// least 64 MiB, at most a quarter of the machine's memory and what is free in `/dev/shm`.
     pub memory_bytes: Option<u64>,
-    /// Bytes of the staging area: 32 to 512 MiB, from 4 MiB on an SSD below 1 GiB. Default: 128 MiB, at most an eighth of the SSD.
+    /// Bytes of the staging area: 32 to 512 MiB. Default: 128 MiB, less on an SSD below 1 GiB.
     pub staging_bytes: Option<u64>,
 }
 

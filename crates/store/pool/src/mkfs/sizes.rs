@@ -21,12 +21,8 @@ const MACHINE_PART: u64 = 4;
 const STAGING_DEFAULT: u64 = 128 * MIB;
 /// What of the SSD it may take, if nothing was said.
 const STAGING_PART: u64 = 8;
-/// Bytes that a staging area may have.
+/// Bytes that a staging area may have. A transaction of the smallest log fits a quarter of the least one.
 const STAGING: RangeInclusive<u64> = 32 * MIB..=512 * MIB;
-/// Below so many bytes an SSD may have a smaller one.
-const SMALL_SSD: u64 = 1 << 30;
-/// Least bytes of a staging area on a small SSD.
-const STAGING_LEAST: u64 = 4 * MIB;
 
 /// What a machine has for a memory tier.
 #[derive(Clone, Copy, Debug)]
@@ -85,20 +81,16 @@ pub(crate) fn memory_asked(options: &MakeOptions) -> Result<Option<u64>> {
 pub(crate) fn staging(options: &MakeOptions, ssd_bytes: u64) -> Result<u64> {
     let Some(asked) = options.staged.staging_bytes else {
         let part = (ssd_bytes / STAGING_PART).min(STAGING_DEFAULT);
-        return Ok(part.max(STAGING_LEAST) / BLOCK * BLOCK);
-    };
-    let least = match ssd_bytes < SMALL_SSD {
-        true => STAGING_LEAST,
-        false => *STAGING.start(),
+        return Ok(part.max(*STAGING.start()) / BLOCK * BLOCK);
     };
     let bytes = asked / BLOCK * BLOCK;
-    if (least..=*STAGING.end()).contains(&bytes) {
+    if STAGING.contains(&bytes) {
         return Ok(bytes);
     }
     let why = format!(
         "a staging area of {}: {} to {} are expected on an SSD of {} (--staging)",
         shown(asked),
-        shown(least),
+        shown(*STAGING.start()),
         shown(*STAGING.end()),
         shown(ssd_bytes)
     );

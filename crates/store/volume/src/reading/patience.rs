@@ -1,8 +1,8 @@
-//! Reading what changes in place: whoever writes it may be between two stores.
+//! Reading what changes in place: its writer may be between two stores.
 //!
 //! A writer is there again within nanoseconds, but for one that was not given a processor: on a machine that does much
 //! else, or whose daemon is stopped or was killed, it may take a second until it, or the next daemon, has stored the rest. So a
-//! reader waits that long before it calls what it sees damaged. Once it has waited in vain nobody waits any more:
+//! reader waits that long before it calls what it sees damaged. Once one has waited for nothing, nobody waits any more:
 //! what is damaged stays so.
 
 use crate::error::{Result, VolumeError};
@@ -22,13 +22,13 @@ const LONGEST: Duration = Duration::from_secs(3);
 /// What all readers of one view of a volume know.
 #[derive(Debug, Default)]
 pub(crate) struct Patience {
-    in_vain: AtomicBool,
+    exhausted: AtomicBool,
 }
 
 impl Patience {
     /// Nobody waits from now on: no writer is there.
     pub(crate) fn end(&self) {
-        self.in_vain.store(true, Ordering::Relaxed);
+        self.exhausted.store(true, Ordering::Relaxed);
     }
 
     /// Reads something until its checksum fits.
@@ -50,7 +50,7 @@ impl Patience {
     fn wait_until_whole<T>(&self, read: &mut dyn FnMut() -> Result<T>) -> Result<T> {
         let begun = Instant::now();
         loop {
-            let waits = !self.in_vain.load(Ordering::Relaxed) && begun.elapsed() < LONGEST;
+            let waits = !self.exhausted.load(Ordering::Relaxed) && begun.elapsed() < LONGEST;
             match read() {
                 Err(e) if may_be_half(&e) && waits => std::thread::sleep(PAUSE),
                 Err(e) if may_be_half(&e) => {

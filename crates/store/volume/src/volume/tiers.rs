@@ -216,7 +216,10 @@ impl Volume {
         let zones = self.zones_of(tier)?;
         let released = match mutants::is_on("zone-erased-early") {
             true => TxId(u64::MAX),
-            false => TxId(self.released.load(Ordering::Acquire)),
+            false => {
+                let erasable = self.erasable.load(Ordering::Acquire);
+                TxId(self.released.load(Ordering::Acquire).min(erasable))
+            }
         };
         let mut found = zones.erasable(released);
         let lower = self.below()?;

@@ -64,8 +64,7 @@ pub struct Args {
     /// most a quarter of the machine's memory and what /dev/shm has free]
     #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with = "nvm")]
     memory: Option<u64>,
-    /// Without NVM: bytes of the staging area on the SSD, 32M to 512M (from 4M on an SSD below 1G) [default: 128M, at most an eighth of
-    /// the SSD]
+    /// Without NVM: bytes of the staging area on the SSD, 32M to 512M [default: 128M, less on an SSD below 1G]
     #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with = "nvm")]
     staging: Option<u64>,
     /// Flash tier: a block device or an image file, its size, and the size of its zones where the erase block

@@ -56,6 +56,10 @@ pub(crate) struct ClientLog {
     pauses: Pauses,
     /// Whether the records of every call are hardened when it returns.
     hardens_at_return: bool,
+    /// The log lies in memory: a record is hardened once the daemon has staged it.
+    staged: bool,
+    /// Whether fsync(2) waits until records are hardened; it orders them in any case.
+    fsync_waits: bool,
 }
 
 impl ClientLog {
@@ -66,7 +70,7 @@ impl ClientLog {
         (daemon, connection): (DaemonLink, ConnectionState),
         requests: Requests,
         (ring_bytes, is_present): (u64, bool),
-        policy: Durability,
+        (policy, staged): (Durability, bool),
     ) -> Result<Self> {
         let writer = new_writer(&map, page).map_err(|e| errno::log(&e))?;
         let begin = writer.reserved().0;
@@ -74,6 +78,8 @@ impl ClientLog {
         let prefault = Prefault::new(map.clone(), begin, absent);
         Ok(Self {
             hardens_at_return: writer.domain().hardens_at_return(policy),
+            staged,
+            fsync_waits: policy != Durability::Ordered,
             writer,
             map,
             ring_bytes,
@@ -135,16 +141,36 @@ impl ClientLog {
 
     /// Returns when the records before `upto` survive a power cut: the one place where a call waits for that, and
     /// where fsync(2) does. In NVM a record is hardened when it is published, so nobody waits; what can keep it
-    /// from being there is a memory error in the log (`EIO`).
+    /// from being there is a memory error in the log (`EIO`). A log in memory is staged by the daemon; `EIO`: the device that it is
+    /// staged on has failed.
     #[inline(always)]
     pub(crate) fn harden(&self, upto: LogPos) -> Result<()> {
         self.is_whole()?;
+        if self.staged {
+            return self.wait_until_staged(upto);
+        }
         debug_assert!(
-            self.writer.hardened().is_none_or(|h| upto <= h.pos()),
+            upto <= self.writer.published().pos(),
             "a call has appended up to {upto:?} and the log is at {:?}",
-            self.writer.hardened()
+            self.writer.published()
         );
         Ok(())
+    }
+
+    #[cold]
+    fn wait_until_staged(&self, upto: LogPos) -> Result<()> {
+        self.daemon.harden(upto)
+    }
+
+    /// What fsync(2) does of a file whose newest record ends at `newest`. A log in memory is hardened as far as it is published: records
+    /// that made the file's name, and those before them, are in its order.
+    pub(crate) fn fsync(&self, newest: LogPos) -> Result<()> {
+        match (self.staged, self.fsync_waits) {
+            (false, _) => self.harden(newest),
+            (true, true) => self.harden(self.published()),
+            // Hardened in the log's order within a second: nothing that comes later is there before it.
+            (true, false) => self.is_whole(),
+        }
     }
 
     /// Nothing is appended to a log with a memory error in it: whether its last record is there

@@ -1,18 +1,20 @@
-//! Volumes without NVM, as `mkfs` and `fsck` have them.
+//! Volumes without NVM: made and checked, mounted, and what a power cut leaves of them.
 
-use crate::volume::shale;
+use crate::volume::{can_mount, detach, kill, lives, pattern, shale, wait_until};
 use serde_json::Value;
-use std::path::Path;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 
 #[test]
 fn a_volume_without_nvm_is_made_and_checked() {
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
     let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (file, image) = (at("V.toml"), at("ssd.img"));
-    let ssd = format!("{image}:160M");
+    let ssd = format!("{image}:256M");
     let said = shale(&["mkfs", &file]).failed(2);
     assert!(said.contains("--ssd /dev/nvme0n1p3:200G"), "{said}");
-    let args = ["mkfs", &file, "--ssd", &ssd, "--staging", "8M", "--json"];
+    let args = ["mkfs", &file, "--ssd", &ssd, "--staging", "32M", "--json"];
     let made: Value = serde_json::from_str(&shale(&args).ok()).unwrap();
     assert_eq!(made["durability"], "buffered");
     assert_eq!(made["persistence"], "staged");
@@ -20,9 +22,9 @@ fn a_volume_without_nvm_is_made_and_checked() {
     assert!(lost.contains("not followed by fsync"), "{lost}");
     let staged = &made["staged"];
     assert_eq!(staged["memory_bytes"], 64 << 20);
-    assert_eq!(staged["staging_bytes"], 8 << 20);
+    assert_eq!(staged["staging_bytes"], 32 << 20);
     assert_eq!(staged["device"], image);
-    assert_eq!(std::fs::metadata(&image).unwrap().len(), 160 << 20);
+    assert_eq!(std::fs::metadata(&image).unwrap().len(), 256 << 20);
     let memory_dir = staged["memory_dir"].as_str().unwrap();
 
     let said = shale(&["fsck", &file]).ok();
@@ -38,4 +40,166 @@ fn a_volume_without_nvm_is_made_and_checked() {
     let said = shale(&["fsck", &file]).failed(3);
     assert!(said.contains("ssd.img: no staging area"), "{said}");
     assert!(!Path::new(memory_dir).exists());
+}
+
+/// A volume on one SSD, with a mount point. What is left of it goes when it is dropped.
+struct Ssd {
+    _dir: tempfile::TempDir,
+    file: String,
+    place: String,
+    memory_dir: PathBuf,
+}
+
+impl Ssd {
+    fn new(durability: &str) -> Self {
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+        let (file, place) = (at("V.toml"), at("m"));
+        fs::create_dir(&place).unwrap();
+        let ssd = format!("{}:384M", at("ssd.img"));
+        let args = [
+            "mkfs",
+            &file,
+            "--ssd",
+            &ssd,
+            "--durability",
+            durability,
+            "--json",
+        ];
+        let made: Value = serde_json::from_str(&shale(&args).ok()).unwrap();
+        let memory_dir = made["staged"]["memory_dir"].as_str().unwrap().into();
+        Self {
+            _dir: dir,
+            file,
+            place,
+            memory_dir,
+        }
+    }
+
+    fn mount(&self) {
+        shale(&["mount", &self.file, &self.place]).ok();
+    }
+
+    fn status(&self) -> Value {
+        serde_json::from_str(&shale(&["status", &self.place, "--json"]).ok()).unwrap()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        Path::new(&self.place).join(name)
+    }
+
+    /// Kills the daemon and what would start another one.
+    fn kill(&self) {
+        let status = self.status();
+        for who in ["supervisor_pid", "daemon_pid"] {
+            let pid = status[who].as_u64().unwrap();
+            kill(pid);
+            wait_until("the process has ended", || !lives(pid));
+        }
+        detach(Path::new(&self.place));
+    }
+
+    /// As a power cut: processes and memory are gone.
+    fn cut_power(&self) {
+        self.kill();
+        fs::remove_dir_all(&self.memory_dir).unwrap();
+    }
+}
+
+impl Drop for Ssd {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let status = shale(&["status", &self.place, "--json"]);
+            let status: Value = serde_json::from_str(&status.text).unwrap_or_default();
+            for who in ["supervisor_pid", "daemon_pid"] {
+                status[who].as_u64().into_iter().for_each(kill);
+            }
+            detach(Path::new(&self.place));
+            let _ = fs::remove_dir_all(&self.memory_dir);
+        }
+    }
+}
+
+#[test]
+fn what_fsync_returned_from_survives_a_power_cut() {
+    if !can_mount() {
+        return;
+    }
+    let volume = Ssd::new("buffered");
+    volume.mount();
+    let status = volume.status();
+    assert_eq!(
+        (&status["persistence"], &status["durability"]),
+        (&"staged".into(), &"buffered".into())
+    );
+    fs::create_dir(volume.path("d")).unwrap();
+    for n in 0..40 {
+        let mut file = fs::File::create(volume.path(&format!("d/{n}"))).unwrap();
+        file.write_all(&pattern(n, 10_000 * n)).unwrap();
+        file.sync_all().unwrap();
+    }
+    let staged = volume.status()["staged"].clone();
+    assert!(staged["commits"].as_u64() >= Some(40), "{staged}");
+    volume.cut_power();
+    let said = shale(&["fsck", &volume.file]).ok();
+    assert!(said.contains("volume is clean"), "{said}");
+    volume.mount();
+    for n in 0..40 {
+        let found = fs::read(volume.path(&format!("d/{n}"))).unwrap();
+        assert!(found == pattern(n, 10_000 * n), "file {n}");
+    }
+    let recovery = volume.status()["recovery"].clone();
+    assert_eq!(recovery["problems"], serde_json::json!([]), "{recovery}");
+    // Unmounted, all of it lies on the SSD.
+    fs::remove_file(volume.path("d/7")).unwrap();
+    shale(&["umount", &volume.place]).ok();
+    assert!(!volume.memory_dir.exists());
+    volume.mount();
+    assert_eq!(fs::read_dir(volume.path("d")).unwrap().count(), 39);
+    // A daemon that was killed finds its memory tier, and loses nothing that a call returned from.
+    fs::write(volume.path("e"), b"not synced").unwrap();
+    volume.kill();
+    volume.mount();
+    assert_eq!(fs::read(volume.path("e")).unwrap(), b"not synced");
+    shale(&["umount", &volume.place]).ok();
+    let said = shale(&["fsck", &volume.file]).ok();
+    assert!(said.contains("volume is clean"), "{said}");
+}
+
+#[test]
+fn every_call_of_a_strict_volume_survives_a_power_cut() {
+    if !can_mount() {
+        return;
+    }
+    let volume = Ssd::new("strict");
+    volume.mount();
+    for n in 0..60 {
+        fs::write(volume.path(&format!("f{n}")), pattern(n, 5000)).unwrap();
+    }
+    fs::rename(volume.path("f0"), volume.path("g")).unwrap();
+    volume.cut_power();
+    volume.mount();
+    assert!(!volume.path("f0").exists());
+    assert!(fs::read(volume.path("g")).unwrap() == pattern(0, 5000));
+    for n in 1..60 {
+        assert!(fs::read(volume.path(&format!("f{n}"))).unwrap() == pattern(n, 5000));
+    }
+    shale(&["umount", &volume.place]).ok();
+}
+
+#[test]
+fn an_ordered_volume_is_hardened_within_seconds() {
+    if !can_mount() {
+        return;
+    }
+    let volume = Ssd::new("ordered");
+    volume.mount();
+    fs::write(volume.path("f"), pattern(1, 50_000)).unwrap();
+    wait_until("nothing is left to harden", || {
+        volume.status()["staged"]["unhardened_bytes"] == 0
+    });
+    volume.cut_power();
+    volume.mount();
+    assert!(fs::read(volume.path("f")).unwrap() == pattern(1, 50_000));
+    shale(&["umount", &volume.place]).ok();
 }

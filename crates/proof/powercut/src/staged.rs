@@ -1,0 +1,477 @@
+//! Power cuts of volumes without NVM: the memory tier is gone, the device holds what was flushed and, of what came after that, any
+//! sectors.
+//!
+//! Random operations are done by one client or by several in turns, on the model too. Every write and flush of the device is recorded.
+//! At every step of it the power may fail: the volume is restored from what the device could hold then, by the daemon's own code, and its tree
+//! has to be the model's after some operation: at or after the last one that was promised to be durable, and none that had not
+//! begun. `strict` promises every operation that returned, `buffered` those before an fsync that returned (of the same client), `ordered`
+//! none; and nothing survives without what came before it. The restore is cut, too, and done again. `fsck` looks at each result.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use shale_bench::chance::Chance;
+use shale_bench::{BenchError, Result};
+use shale_block::{MemoryBlocks, Step, TierDevice};
+use shale_check::{Below, CheckOptions, Severity, check};
+use shale_daemon::tiering::Speed;
+use shale_daemon::{Daemon, DaemonConfig};
+use shale_format::Durability;
+use shale_format::limits::{LOG_BYTES_MIN, NVM_BYTES_MIN};
+use shale_libfs::SessionOptions;
+use shale_model::compare;
+use shale_model::random::{Abilities, Acts};
+use shale_model::{Act, FileAct, Memory, Shale, Side, Snapshot};
+use shale_pool::volume_file::DeviceFile;
+use shale_pool::{DeviceKind, LowerTiers, MakeOptions, StagedSizes, VolumeFile, make_volume};
+use shale_proto::InProcess;
+use shale_record::{BlockReplay, BlockRules, Choice, Noted};
+use shale_volume::LowerDevices;
+use tempfile::TempDir;
+
+use crate::recovery::check::caught;
+use crate::volume::sessions::{clock, once_free};
+use crate::wrong::Checked;
+
+/// Bytes of the flash device: zones, a small staging area that is full soon, two images of the smallest memory tier.
+const DEVICE_BYTES: u64 = 192 << 20;
+const STAGING_BYTES: u64 = 32 << 20;
+/// What is written whole or not at all.
+const SECTORS: [usize; 2] = [512, 4096];
+
+/// What is tried.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// Chooses operations, cuts and what survives them.
+    pub seed: u64,
+    /// What is promised.
+    pub policy: Durability,
+    /// Clients that take turns; more than one only where every call is durable.
+    pub clients: usize,
+    /// Operations.
+    pub acts: usize,
+    /// Cuts, at most.
+    pub cuts: usize,
+    /// What is assumed of the device.
+    pub rules: BlockRules,
+}
+
+/// What was found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Cuts that were recovered.
+    pub cuts: u64,
+    /// Of these, in a restore.
+    pub restores_cut: u64,
+    /// Steps of the device.
+    pub steps: u64,
+    /// Batches that restores digested.
+    pub batches: u64,
+    /// Checkpoints while operations ran.
+    pub checkpoints: u64,
+}
+
+impl std::ops::AddAssign for Tally {
+    fn add_assign(&mut self, more: Tally) {
+        self.cuts += more.cuts;
+        self.restores_cut += more.restores_cut;
+        self.steps += more.steps;
+        self.batches += more.batches;
+        self.checkpoints += more.checkpoints;
+    }
+}
+
+/// A device that is recorded.
+struct Recorded {
+    device: Arc<MemoryBlocks>,
+    noted: Arc<Mutex<Vec<Noted>>>,
+    count: Arc<AtomicUsize>,
+}
+
+impl Recorded {
+    fn new(contents: Vec<u8>) -> Self {
+        let noted: Arc<Mutex<Vec<Noted>>> = Arc::default();
+        let count: Arc<AtomicUsize> = Arc::default();
+        let (to, counted) = (noted.clone(), count.clone());
+        let device = MemoryBlocks::holding("ssd", contents).telling(move |step: &Step| {
+            let mut noted = to.lock();
+            noted.push(Noted {
+                event: 0,
+                device: 0,
+                step: step.clone(),
+            });
+            counted.store(noted.len(), Ordering::Release);
+        });
+        let device = Arc::new(device);
+        Self {
+            device,
+            noted,
+            count,
+        }
+    }
+
+    fn steps(&self) -> usize {
+        self.count.load(Ordering::Acquire)
+    }
+}
+
+/// What an operation left, and when.
+struct Done {
+    /// Steps of the device before it began.
+    begun: usize,
+    /// Steps of the device when it had returned.
+    returned: usize,
+    /// What it promised: that it, and every operation before it of this client, is durable.
+    promised: bool,
+    tree: Snapshot,
+}
+
+/// A volume on a device in memory.
+struct Stage {
+    dir: TempDir,
+    file: VolumeFile,
+}
+
+impl Stage {
+    /// Makes it. Gives what its device holds, too.
+    fn new(dir: &Path, policy: Durability) -> Result<(Stage, Vec<u8>)> {
+        let dir = tempfile::Builder::new()
+            .prefix("shale-staged-")
+            .tempdir_in(dir)
+            .map_err(BenchError::file(dir, "make a directory in"))?;
+        let image = dir.path().join("ssd.img");
+        let options = MakeOptions {
+            file: dir.path().join("VOLUME.toml"),
+            name: "staged".to_owned(),
+            nvm: None,
+            staged: StagedSizes {
+                memory_bytes: Some(NVM_BYTES_MIN),
+                staging_bytes: Some(STAGING_BYTES),
+            },
+            lower: LowerTiers {
+                ssd: vec![DeviceFile {
+                    path: image.clone(),
+                    size_bytes: DEVICE_BYTES,
+                    zone_bytes: None,
+                    model: None,
+                    kind: DeviceKind::Conventional,
+                    overprovision_percent: None,
+                }],
+                hdd: Vec::new(),
+            },
+            log_bytes: LOG_BYTES_MIN,
+            durability: policy,
+            owner_uid: 0,
+            owner_gid: 0,
+            root_mode: 0o755,
+            trusted_uids: Vec::new(),
+            force: false,
+        };
+        make_volume(&options, &*clock())?;
+        let contents = std::fs::read(&image).map_err(BenchError::file(&image, "read"))?;
+        std::fs::remove_file(&image).map_err(BenchError::file(&image, "remove"))?;
+        let file = VolumeFile::load(&options.file)?;
+        Ok((Stage { dir, file }, contents))
+    }
+
+    /// A daemon's settings, for a machine with this memory: each power cut needs another one.
+    fn config(&self, memory: u32, device: &Arc<MemoryBlocks>) -> DaemonConfig {
+        let mut file = self.file.clone();
+        if let Some(staged) = &mut file.staged {
+            staged.memory_dir = self.dir.path().join(format!("memory-{memory}"));
+        }
+        DaemonConfig {
+            digest_threads: 1,
+            speed: Speed {
+                paused: true,
+                limit: 0,
+            },
+            lower: Some(LowerDevices {
+                ssd: vec![device.clone() as Arc<dyn TierDevice>],
+                hdd: Vec::new(),
+            }),
+            ..DaemonConfig::new(file)
+        }
+    }
+
+    /// What is left in the memory of a machine goes.
+    fn lose(&self, memory: u32) {
+        let _ = std::fs::remove_dir_all(self.dir.path().join(format!("memory-{memory}")));
+    }
+}
+
+fn side_of(daemon: &Daemon) -> Checked<Shale> {
+    let channel = Arc::new(InProcess(daemon.attach_in_process(0)));
+    let options = SessionOptions::default();
+    let session = shale_libfs::Session::attach(channel, clock(), Default::default(), options);
+    let session = session.map_err(|e| format!("attach: {e}"))?;
+    Ok(crate::volume::sessions::side(&session))
+}
+
+/// Whether an operation waits until it, and all before it, is durable.
+fn promises(policy: Durability, act: &Act) -> bool {
+    match policy {
+        Durability::Strict => true,
+        Durability::Buffered => matches!(act, Act::File(_, FileAct::Sync)),
+        Durability::Ordered => false,
+    }
+}
+
+/// Does the operations of a case on a volume and on the model.
+fn perform(case: &Case, stage: &Stage, recorded: &Recorded) -> Checked<(Vec<Done>, u64)> {
+    let config = stage.config(0, &recorded.device);
+    let daemon = once_free(|| Daemon::start(config.clone(), clock())).map_err(|e| e.to_string())?;
+    let mut sides = Vec::new();
+    for _ in 0..case.clients {
+        sides.push(side_of(&daemon)?);
+    }
+    let mut model = Memory::new(0o755);
+    let mut acts = Acts::new(case.seed, Abilities { ranges: true });
+    let mut chance = Chance::new(case.seed ^ 0x57a6ed);
+    let walk = |model: &mut Memory| Snapshot::of(model).map_err(|e| format!("the model: {e}"));
+    let mut done = vec![Done {
+        begun: 0,
+        returned: 0,
+        promised: true,
+        tree: walk(&mut model)?,
+    }];
+    for _ in 0..case.acts {
+        let client = chance.below(case.clients as u64) as usize;
+        model.set_client(client);
+        let act = match chance.below(12) {
+            0 => Act::File(chance.below(4) as usize, FileAct::Sync),
+            _ => acts.next_act(),
+        };
+        if chance.below(40) == 0 {
+            daemon.quiesce();
+        }
+        if chance.below(60) == 0 {
+            daemon.checkpoint().map_err(|e| e.to_string())?;
+        }
+        let begun = recorded.steps();
+        let (should, did) = (model.act(&act), sides[client].act(&act));
+        let returned = recorded.steps();
+        if should != did {
+            let (should, did) = (compare::shown(&should), compare::shown(&did));
+            return Err(format!("{act:?}: expected {should}, found {did}"));
+        }
+        done.push(Done {
+            begun,
+            returned,
+            promised: did.is_ok() && promises(case.policy, &act),
+            tree: walk(&mut model)?,
+        });
+    }
+    let checkpoints = daemon.status_values().staged.map_or(0, |s| s.checkpoints);
+    daemon.abandon();
+    std::mem::forget(sides);
+    Ok((done, checkpoints))
+}
+
+/// Whether a tree is one that a cut after `steps` steps of the device may leave.
+fn judge(done: &[Done], steps: usize, found: &Snapshot) -> Checked<()> {
+    let least = done
+        .iter()
+        .rposition(|d| d.promised && d.returned <= steps)
+        .unwrap_or(0);
+    let begun = done.iter().take_while(|d| d.begun <= steps).count();
+    let may = &done[least..begun.max(least + 1)];
+    match may.iter().any(|d| d.tree == *found) {
+        true => Ok(()),
+        false => {
+            let first = &may[0].tree;
+            Err(format!(
+                "after {steps} steps of the device the tree is none that operations {least} to {} left; unlike the first of these: {}",
+                least + may.len() - 1,
+                first.differences(found).join("; ")
+            ))
+        }
+    }
+}
+
+/// Restores what a device holds, and looks at everything. Gives the tree, the steps of the restore, the batches it digested.
+fn restore(stage: &Stage, memory: u32, contents: Vec<u8>) -> Checked<(Snapshot, Vec<Noted>, u64)> {
+    let recorded = Recorded::new(contents);
+    let config = stage.config(memory, &recorded.device);
+    let restored = caught(|| {
+        let daemon = once_free(|| Daemon::start(config.clone(), clock()))
+            .map_err(|e| format!("the restore: {e}"))?;
+        let steps = recorded.steps();
+        let report = daemon.recovery().clone();
+        if !report.problems.is_empty() || report.logs_refused > 0 || report.logs_left > 0 {
+            return Err(format!("the restore: {}", report.problems.join("; ")));
+        }
+        let mut side = side_of(&daemon)?;
+        let tree = Snapshot::of(&mut side).map_err(|e| format!("the recovered tree: {e}"))?;
+        drop(side);
+        daemon.quiesce();
+        fsck(&daemon, &recorded)?;
+        let mut noted = std::mem::take(&mut *recorded.noted.lock());
+        noted.truncate(steps);
+        Ok((tree, noted, report.batches))
+    });
+    stage.lose(memory);
+    restored
+}
+
+fn fsck(daemon: &Daemon, recorded: &Recorded) -> Checked<()> {
+    let view = daemon.volume().view();
+    let table = view.device_table().map_err(|e| e.to_string())?;
+    let devices: BTreeMap<[u8; 16], Arc<dyn TierDevice>> = table
+        .of(0)
+        .iter()
+        .map(|place| (place.uuid, recorded.device.clone() as Arc<dyn TierDevice>))
+        .collect();
+    let options = CheckOptions {
+        below: Below::open(devices.into_iter().collect()),
+        ..CheckOptions::default()
+    };
+    let report = check(daemon.map().clone(), &[], &options, &mut |_| ());
+    let bad = report.findings.iter();
+    let bad: Vec<String> = bad
+        .filter(|f| f.severity != Severity::Info)
+        .map(|f| format!("{}: {}", f.object, f.what))
+        .collect();
+    match bad.is_empty() && report.complete {
+        true => Ok(()),
+        false => Err(format!("fsck: {}", bad.join("; "))),
+    }
+}
+
+/// Tries a case in `dir`.
+///
+/// # Errors
+/// The outer error: it could not run. The inner one: what is wrong, and at which cut.
+pub fn explore(case: &Case, dir: &Path) -> Result<Checked<Tally>> {
+    let (stage, contents) = Stage::new(dir, case.policy)?;
+    let recorded = Recorded::new(contents.clone());
+    let performed = perform(case, &stage, &recorded);
+    stage.lose(0);
+    let (done, checkpoints) = match performed {
+        Ok(done) => done,
+        Err(wrong) => return Ok(Err(wrong)),
+    };
+    let noted = std::mem::take(&mut *recorded.noted.lock());
+    let mut tally = Tally {
+        steps: noted.len() as u64,
+        checkpoints,
+        ..Tally::default()
+    };
+    let mut chance = Chance::new(case.seed ^ 0xc07);
+    let mut at: Vec<usize> = (0..=noted.len()).collect();
+    chance.shuffle(&mut at);
+    at.truncate(case.cuts);
+    at.sort_unstable();
+    let mut replay = BlockReplay::new(&noted, vec![contents], case.rules);
+    for steps in at {
+        while replay.at() < steps && replay.step() {}
+        let cut = cut_at(case, &stage, (&replay, &done), &mut chance, &mut tally);
+        if let Err(wrong) = cut {
+            return Ok(Err(format!(
+                "{case:?}, cut after {steps} of {} steps: {wrong}",
+                noted.len()
+            )));
+        }
+    }
+    Ok(Ok(tally))
+}
+
+/// One cut, and one in its restore.
+fn cut_at(
+    case: &Case,
+    stage: &Stage,
+    (replay, done): (&BlockReplay<'_>, &[Done]),
+    chance: &mut Chance,
+    tally: &mut Tally,
+) -> Checked<()> {
+    let survivors = |chance: &mut Chance| match chance.below(4) {
+        0 => Choice::None,
+        1 => Choice::All,
+        _ => Choice::Seed(chance.next_u64()),
+    };
+    let sector = SECTORS[chance.below(SECTORS.len() as u64) as usize];
+    let images = replay.images(sector, &survivors(chance));
+    let image = { images }.pop().expect("one device");
+    let (tree, again, batches) = restore(stage, 1, image.clone())?;
+    judge(done, replay.at(), &tree)?;
+    tally.cuts += 1;
+    tally.batches += batches;
+    // A cut of the restore.
+    let mut restore_replay = BlockReplay::new(&again, vec![image], case.rules);
+    let upto = chance.below(again.len() as u64 + 1) as usize;
+    while restore_replay.at() < upto && restore_replay.step() {}
+    let images = restore_replay.images(sector, &survivors(chance));
+    let image = { images }.pop().expect("one device");
+    let (second, ..) = restore(stage, 2, image).map_err(|e| format!("restored again: {e}"))?;
+    tally.restores_cut += 1;
+    match second == tree {
+        true => Ok(()),
+        false => Err(format!(
+            "restored again after {upto} of {} steps the tree is another one: {}",
+            again.len(),
+            tree.differences(&second).join("; ")
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn explored(case: Case) -> Tally {
+        let done = explore(&case, Path::new("/dev/shm")).expect("it runs");
+        done.unwrap_or_else(|wrong| panic!("{wrong}"))
+    }
+
+    fn case(seed: u64, policy: Durability) -> Case {
+        Case {
+            seed,
+            policy,
+            clients: 1,
+            acts: 120,
+            cuts: 12,
+            rules: BlockRules::default(),
+        }
+    }
+
+    #[test]
+    fn what_was_promised_is_there_after_any_cut() {
+        let mut all = Tally::default();
+        for (seed, policy) in (1..).zip([
+            Durability::Strict,
+            Durability::Buffered,
+            Durability::Ordered,
+        ]) {
+            all += explored(case(seed, policy));
+        }
+        assert!(
+            all.cuts >= 30 && all.batches > 0 && all.checkpoints > 0,
+            "{all:?}"
+        );
+    }
+
+    #[test]
+    fn clients_that_take_turns_lose_nothing() {
+        let all = explored(Case {
+            clients: 3,
+            ..case(7, Durability::Strict)
+        });
+        assert!(all.cuts >= 10 && all.batches > 0, "{all:?}");
+    }
+
+    #[test]
+    fn a_device_that_lies_is_found_out() {
+        let lying = Case {
+            rules: BlockRules { flush_lies: true },
+            ..case(3, Durability::Strict)
+        };
+        assert!(
+            explore(&lying, Path::new("/dev/shm"))
+                .expect("it runs")
+                .is_err()
+        );
+    }
+}

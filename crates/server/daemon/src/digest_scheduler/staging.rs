@@ -1,0 +1,146 @@
+//! Digests of a volume whose logs lie in memory: hardened first, and what frees the staging area ([`crate::hardening`]).
+
+use super::DigestScheduler;
+use crate::coherence::digest_stop::DigestStop;
+use crate::connections::client::Client;
+use crate::hardening::Staged;
+use crate::hardening::checkpointer::StagedStatus;
+use crate::hardening::hardener::NotHardened;
+use shale_format::LogPos;
+use shale_persist::staged::PersistError;
+use shale_sys::mutants;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often the thread of a staged volume looks whether something is due.
+const STAGING_LOOK: Duration = Duration::from_millis(50);
+/// Times a full staging area is emptied for one call: others may fill it again meanwhile.
+const STAGING_TRIES: u32 = 100;
+
+impl DigestScheduler {
+    /// Up to where the log of `client`, which is published to `limit`, may be digested from `from` on: as far as it survives a power
+    /// cut. What is hardened is digested first, which takes no staging space.
+    pub(super) fn hardened_limit(
+        &self,
+        client: &Arc<Client>,
+        from: LogPos,
+        limit: LogPos,
+    ) -> Result<LogPos, DigestStop> {
+        let Some(staged) = &self.parts.staged else {
+            return Ok(limit);
+        };
+        if client.hardened() <= from.0 && !mutants::is_on("digest-unhardened") {
+            match self.harden_with(staged, client, limit.0) {
+                Ok(()) => {}
+                // The digester finds no record either, and says so.
+                Err(NotHardened::NoRecord) => return Ok(limit),
+                Err(NotHardened::Full) => {
+                    return Err(DigestStop::NoSpace("the staging area is full".to_owned()));
+                }
+                Err(NotHardened::Failed(why)) => return Err(DigestStop::MediaError(why)),
+            }
+        }
+        Ok(limit.min(LogPos(client.hardened().max(from.0))))
+    }
+
+    /// Returns when the records of `client` before `upto` survive a power cut, or all that it has published if that is less.
+    ///
+    /// # Errors
+    /// The device has failed; what is published is no log; the staging area is full, and digests free nothing of it.
+    pub(crate) fn harden(&self, client: &Arc<Client>, upto: u64) -> Result<(), NotHardened> {
+        match &self.parts.staged {
+            Some(staged) => self.harden_with(staged, client, upto),
+            None => Ok(()),
+        }
+    }
+
+    fn harden_with(
+        &self,
+        staged: &Staged,
+        client: &Arc<Client>,
+        upto: u64,
+    ) -> Result<(), NotHardened> {
+        let mut tries = 0;
+        loop {
+            match staged.hardener.harden(client, upto) {
+                Err(NotHardened::Full) if tries < STAGING_TRIES => {
+                    tries += 1;
+                    self.make_staging_space(staged)?;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Frees staging space: digests what is hardened of every log that nobody digests at the moment (those who do need no space for
+    /// what is hardened either), then writes a checkpoint.
+    fn make_staging_space(&self, staged: &Staged) -> Result<(), NotHardened> {
+        for client in self.parts.clients.snapshot() {
+            let Some(mut work) = client.work.try_lock() else {
+                continue;
+            };
+            while client.digested() < client.hardened() && work.refused.is_none() {
+                let (from, to) = (client.digested(), client.hardened());
+                let done = self.chunk(&client, &mut work, LogPos(from), LogPos(to));
+                if done.is_err() || client.digested() == from {
+                    break;
+                }
+            }
+        }
+        let now = || self.parts.clock.monotonic_ns();
+        let written = staged.checkpointer.write(false, &now);
+        written.map_err(|e| NotHardened::Failed(e.to_string()))
+    }
+
+    /// The thread of a staged volume that hardens what nobody waits for every `every`, and writes checkpoints when they
+    /// are due, until [`Self::stop_staging`].
+    pub(crate) fn run_staging(&self, every: Duration) {
+        let Some(staged) = &self.parts.staged else {
+            return;
+        };
+        let mut hardened_ns = 0;
+        staged.stop.every(STAGING_LOOK, || {
+            let now = self.parts.clock.monotonic_ns();
+            let mut done = Ok(());
+            if now.saturating_sub(hardened_ns) >= every.as_nanos() as u64 {
+                hardened_ns = now;
+                done = staged.hardener.harden_all(now);
+            }
+            if done == Err(NotHardened::Full) || staged.checkpointer.is_due(now) {
+                done = self.make_staging_space(staged);
+            }
+            if let Err(NotHardened::Failed(why)) = done {
+                *self.totals.last_error.lock() = Some(why);
+            }
+        });
+    }
+
+    /// Ends that thread.
+    pub(crate) fn stop_staging(&self) {
+        if let Some(staged) = &self.parts.staged {
+            staged.stop.stop();
+        }
+    }
+
+    /// Writes a checkpoint. `clean`: no log is left, and nobody changes the volume any more.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub(crate) fn checkpoint(&self, clean: bool) -> Result<(), PersistError> {
+        let now = || self.parts.clock.monotonic_ns();
+        match &self.parts.staged {
+            Some(staged) => staged.checkpointer.write(clean, &now),
+            None => Ok(()),
+        }
+    }
+
+    /// Staging area and checkpoints; `None`: logs lie in NVM.
+    pub(crate) fn staged_status(&self) -> Option<StagedStatus> {
+        let staged = self.parts.staged.as_ref()?;
+        let clients = self.parts.clients.snapshot();
+        let behind = |c: &Arc<Client>| c.published().pos().0.saturating_sub(c.hardened());
+        let unhardened = clients.iter().map(behind).sum();
+        let now_ns = self.parts.clock.monotonic_ns();
+        Some(staged.checkpointer.status(unhardened, now_ns))
+    }
+}

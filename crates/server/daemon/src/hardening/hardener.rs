@@ -1,0 +1,276 @@
+//! Group commit: records of logs in memory go to the staging area of a device.
+//!
+//! One thread at a time writes a batch; the others wait. A thread that finds none writing takes what all who wait have
+//! published, appends it as one batch, which is one write that is durable when it returns, and wakes them: so while one batch is
+//! on its way the next one collects. A batch has a piece of each log: raw bytes of its ring, cut behind a record that ends a
+//! transaction. What other clients have logged and nobody waits for is not in it.
+//!
+//! The first failed write ends it for good: nobody knows what the device holds then. Every waiter and every later call gets the
+//! error; what was hardened before stays.
+
+use crate::connections::client::Client;
+use crate::connections::clients::Clients;
+use parking_lot::{Condvar, Mutex};
+use shale_format::LogPos;
+use shale_format::log::{LogSlot, RING_AT, slot_state};
+use shale_oplog::{PERMIT_PART, Scan};
+use shale_persist::staged::{BatchNumber, LogIdentity, PersistError, Piece, StagedArea};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Why records are not hardened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NotHardened {
+    /// The staging area is full: a checkpoint has to come first.
+    Full,
+    /// What the client says that it has published is no log: there is no record where one should begin.
+    NoRecord,
+    /// The device failed, or the log cannot be read; says what.
+    Failed(String),
+}
+
+/// A batch that no checkpoint holds yet: its number, and how far it goes in each log.
+struct StagedBatch {
+    number: BatchNumber,
+    /// Slot, salt and end of each piece.
+    ends: Vec<(u32, u64, u64)>,
+}
+
+#[derive(Default)]
+struct State {
+    /// A batch is being written.
+    writing: bool,
+    /// Whose records are waited for.
+    waiting: BTreeMap<u32, (Arc<Client>, u32)>,
+    failed: Option<String>,
+}
+
+/// See the module.
+pub(crate) struct Hardener {
+    area: Arc<StagedArea>,
+    clients: Arc<Clients>,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// The batch that is being written is the last one. A leaf among the locks.
+    kept: Mutex<VecDeque<StagedBatch>>,
+    waiters: AtomicU64,
+    /// Monotonic time up to which everything that was published is hardened, for `status`.
+    all_hardened_ns: AtomicU64,
+}
+
+/// Bytes of one log for a batch.
+struct Taken {
+    client: Arc<Client>,
+    from: u64,
+    /// Where the bytes end, and a transaction.
+    end: u64,
+    bytes: Vec<u8>,
+}
+
+impl Hardener {
+    pub(crate) fn new(area: Arc<StagedArea>, clients: Arc<Clients>) -> Self {
+        Self {
+            area,
+            clients,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            kept: Mutex::default(),
+            waiters: AtomicU64::new(0),
+            all_hardened_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// Most bytes of a log whose every transaction fits a batch: one takes a quarter of a log at most.
+    pub(crate) fn ring_bytes_max(&self) -> u64 {
+        self.area.batch_bytes_max() as u64 * PERMIT_PART
+    }
+
+    /// Returns when the records of `client` before `upto` survive a power cut, or all that it has published if that is less.
+    pub(crate) fn harden(&self, client: &Arc<Client>, upto: u64) -> Result<(), NotHardened> {
+        let upto = upto.min(client.published().pos().0);
+        if client.hardened() >= upto {
+            return self.is_well();
+        }
+        self.waiters.fetch_add(1, Ordering::Relaxed);
+        let mut state = self.state.lock();
+        state
+            .waiting
+            .entry(client.id)
+            .or_insert_with(|| (client.clone(), 0))
+            .1 += 1;
+        let hardened = loop {
+            if let Some(why) = &state.failed {
+                break Err(NotHardened::Failed(why.clone()));
+            }
+            if client.hardened() >= upto {
+                break Ok(());
+            }
+            if state.writing {
+                self.changed.wait(&mut state);
+                continue;
+            }
+            let wanted: Vec<_> = state.waiting.values().map(|(c, _)| c.clone()).collect();
+            state.writing = true;
+            drop(state);
+            let written = self.write_batch(client, &wanted);
+            state = self.state.lock();
+            state.writing = false;
+            self.changed.notify_all();
+            match written {
+                Ok(()) => {}
+                Err(NotHardened::Failed(why)) => state.failed = Some(why),
+                Err(own) => break Err(own),
+            }
+        };
+        if let Some((_, waiters)) = state.waiting.get_mut(&client.id) {
+            *waiters -= 1;
+            if *waiters == 0 {
+                state.waiting.remove(&client.id);
+            }
+        }
+        hardened
+    }
+
+    /// Hardens what every client has published by now. `now_ns`: monotonic time, for `status`.
+    pub(crate) fn harden_all(&self, now_ns: u64) -> Result<(), NotHardened> {
+        for client in self.clients.snapshot() {
+            self.harden(&client, u64::MAX)?;
+        }
+        self.all_hardened_ns.fetch_max(now_ns, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Monotonic time in nanoseconds before which everything that was published is hardened.
+    pub(crate) fn all_hardened_ns(&self) -> u64 {
+        self.all_hardened_ns.load(Ordering::Relaxed)
+    }
+
+    /// How often a call waited.
+    pub(crate) fn waiters(&self) -> u64 {
+        self.waiters.load(Ordering::Relaxed)
+    }
+
+    /// What failed, if anything did.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.state.lock().failed.clone()
+    }
+
+    fn is_well(&self) -> Result<(), NotHardened> {
+        match self.failure() {
+            None => Ok(()),
+            Some(why) => Err(NotHardened::Failed(why)),
+        }
+    }
+
+    /// Writes one batch with the log of `first` and those of `wanted`, as far as they fit.
+    fn write_batch(&self, first: &Arc<Client>, wanted: &[Arc<Client>]) -> Result<(), NotHardened> {
+        let mut left = self.area.batch_bytes_max();
+        let mut taken = Vec::from_iter(take(first, left)?);
+        for client in wanted.iter().filter(|c| c.id != first.id) {
+            left -= taken.last().map_or(0, |t| t.bytes.len());
+            // One that cannot be read, or does not fit, finds out when it is the first.
+            taken.extend(take(client, left).ok().flatten());
+        }
+        if taken.is_empty() {
+            return Ok(());
+        }
+        let pieces: Vec<Piece<'_>> = taken
+            .iter()
+            .map(|t| Piece {
+                log: identity(&t.client),
+                from: LogPos(t.from),
+                bytes: &t.bytes,
+            })
+            .collect();
+        let ends = taken.iter().map(|t| (t.client.slot, t.client.salt, t.end));
+        // Noted before it is written: a checkpoint that begins meanwhile must not take it for free.
+        let number = self.area.next_batch();
+        self.kept.lock().push_back(StagedBatch {
+            number,
+            ends: ends.collect(),
+        });
+        match self.area.append(&pieces) {
+            Ok(written) => assert_eq!(written, number, "one thread at a time writes batches"),
+            Err(e) => {
+                let noted = self.kept.lock().pop_back();
+                assert!(noted.is_some_and(|batch| batch.number == number));
+                return Err(match e {
+                    PersistError::Full { .. } => NotHardened::Full,
+                    e => NotHardened::Failed(format!("the staging area: {e}")),
+                });
+            }
+        }
+        for piece in taken {
+            piece.client.set_hardened(LogPos(piece.end));
+        }
+        Ok(())
+    }
+
+    /// The first batch that has to be kept where logs are digested as `slots` says: of every batch before it all
+    /// records are in the volume.
+    pub(crate) fn keep_from(&self, slots: &[LogSlot]) -> BatchNumber {
+        let mut kept = self.kept.lock();
+        let is_digested = |&(slot, salt, end): &(u32, u64, u64)| {
+            let slot = slots[slot as usize];
+            // A log that is no more is digested, or what is left of it does not count.
+            slot.state != slot_state::LIVE || slot.salt != salt || slot.digested >= end
+        };
+        while kept.front().is_some_and(|b| b.ends.iter().all(is_digested)) {
+            kept.pop_front();
+        }
+        match kept.front() {
+            Some(batch) => batch.number,
+            None => self.area.next_batch(),
+        }
+    }
+}
+
+/// All that is needed to make the slot of a client's log again.
+fn identity(client: &Client) -> LogIdentity {
+    LogIdentity {
+        slot: client.slot,
+        uid: client.person.uid,
+        salt: client.salt,
+        ring_bytes: client.ring_bytes,
+        connection: client.connection,
+    }
+}
+
+/// What a client has published and is not hardened, `most` bytes of it; `None`: there is nothing.
+fn take(client: &Arc<Client>, most: usize) -> Result<Option<Taken>, NotHardened> {
+    let (from, published) = (client.hardened(), client.published().pos().0);
+    assert!(
+        from <= published,
+        "hardened to {from}, published to {published}"
+    );
+    let end = match published - from {
+        0 => return Ok(None),
+        all if all <= most as u64 => published,
+        // A transaction takes a quarter of a ring at most, which fits a batch.
+        _ => last_end(client, from, from + most as u64).ok_or(NotHardened::NoRecord)?,
+    };
+    let mut bytes = vec![0; (end - from) as usize];
+    let (ring, at) = (client.ring_bytes, from % client.ring_bytes);
+    let to_end = ((ring - at) as usize).min(bytes.len());
+    let (first, second) = bytes.split_at_mut(to_end);
+    let read = client.log.load(RING_AT + at as usize, first)
+        && (second.is_empty() || client.log.load(RING_AT, second));
+    // A file that its process has cut short holds no record there.
+    let taken = Taken {
+        client: client.clone(),
+        from,
+        end,
+        bytes,
+    };
+    read.then_some(Some(taken)).ok_or(NotHardened::NoRecord)
+}
+
+/// The end of the last transaction that ends at or before `limit`, if one begins at `from`.
+fn last_end(client: &Client, from: u64, limit: u64) -> Option<u64> {
+    let scan = Scan::new(&*client.log, client.salt, client.ring_bytes, LogPos(from));
+    let ends = scan
+        .take_while(|record| record.end().0 <= limit)
+        .filter(|record| !record.more());
+    ends.last().map(|record| record.end().0)
+}
