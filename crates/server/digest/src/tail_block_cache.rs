@@ -9,11 +9,12 @@
 //! Blocks of files that were appended to below NVM before are kept apart from all others, so that thousands of files that
 //! move at once do not wash away the few that are appended to. The mutex is a leaf.
 
+use lru::LruCache;
 use parking_lot::Mutex;
 use shale_format::BlockAddr;
 use shale_format::inode::Inode;
 use shale_format::limits::BLOCK_BYTES;
-use shale_volume::Lru;
+use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Blocks that are kept: 4 MiB.
@@ -21,7 +22,7 @@ const BLOCKS_MAX: usize = 1024;
 /// So many of them may be of files that nobody has appended to.
 const OTHERS_MAX: usize = BLOCKS_MAX / 4;
 /// Files that are known to be appended to.
-const FILES_MAX: usize = 4 * BLOCKS_MAX;
+const FILES_MAX: NonZeroUsize = NonZeroUsize::new(4 * BLOCKS_MAX).unwrap();
 
 /// The block in which a file ends, if it does not end with it.
 pub fn tail_block(inode: &Inode) -> Option<u64> {
@@ -37,35 +38,42 @@ struct Block {
     bytes: Box<[u8; BLOCK_BYTES]>,
 }
 
-#[derive(Default)]
 struct State {
     /// Of files that were appended to.
-    appended: Lru<BlockAddr, Block>,
-    others: Lru<BlockAddr, Block>,
+    appended: LruCache<BlockAddr, Block>,
+    others: LruCache<BlockAddr, Block>,
     /// Files of which a digest wanted the last block.
-    files: Lru<u64, ()>,
+    files: LruCache<u64, ()>,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            appended: LruCache::unbounded(),
+            others: LruCache::unbounded(),
+            files: LruCache::sparse(FILES_MAX),
+        }
+    }
 }
 
 impl State {
     fn get(&self, addr: BlockAddr, generation: u32) -> Option<&Block> {
-        let block = self.appended.get(addr).or_else(|| self.others.get(addr));
+        let appended = self.appended.peek(&addr);
+        let block = appended.or_else(|| self.others.peek(&addr));
         block.filter(|b| b.generation == generation)
     }
 
     fn take(&mut self, addr: BlockAddr) -> Option<Block> {
-        let appended = self.appended.take(addr);
-        appended.or_else(|| self.others.take(addr))
+        let appended = self.appended.pop(&addr);
+        appended.or_else(|| self.others.pop(&addr))
     }
 
     fn trim(&mut self) {
         while self.appended.len() + self.others.len() > BLOCKS_MAX {
             match self.others.len() > OTHERS_MAX || self.appended.is_empty() {
-                true => self.others.pop(),
-                false => self.appended.pop(),
-            }
-        }
-        if self.files.len() > FILES_MAX {
-            self.files.pop();
+                true => self.others.pop_lru(),
+                false => self.appended.pop_lru(),
+            };
         }
     }
 }
@@ -87,9 +95,9 @@ impl TailBlockCache {
         let mut state = self.state.lock();
         let state = &mut *state;
         state.take(addr);
-        let part = match state.files.get(ino) {
-            Some(()) => &mut state.appended,
-            None => &mut state.others,
+        let part = match state.files.contains(&ino) {
+            true => &mut state.appended,
+            false => &mut state.others,
         };
         part.put(addr, Block { generation, bytes });
         state.trim();
@@ -104,8 +112,8 @@ impl TailBlockCache {
             return false;
         };
         into.copy_from_slice(bytes);
-        state.appended.used(addr);
-        state.others.used(addr);
+        state.appended.promote(&addr);
+        state.others.promote(&addr);
         self.reads.fetch_add(1, Ordering::Relaxed);
         true
     }
@@ -128,7 +136,8 @@ impl TailBlockCache {
         let mut state = self.state.lock();
         state.files.put(ino, ());
         if found && let Some(block) = state.take(addr) {
-            state.others.put_first(addr, block);
+            state.others.put(addr, block);
+            state.others.demote(&addr);
         }
         state.trim();
         found

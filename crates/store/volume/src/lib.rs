@@ -14,7 +14,6 @@
 mod allocation;
 mod error;
 mod lower_tiers;
-mod lru;
 mod media;
 mod mkfs;
 mod reading;
@@ -27,7 +26,6 @@ pub use allocation::space::{Run, Space};
 pub use error::{Result, VolumeError};
 pub use lower_tiers::lower::{DeviceBlock, LowerDevices, ZonePlace};
 pub use lower_tiers::zones::{Heat, LowerSpace, ZoneInfo};
-pub use lru::Lru;
 pub use mkfs::MkfsOptions;
 pub use reading::block_reader::Given;
 pub use reading::view::lookup::{FoundInode, check_target};

@@ -4,14 +4,16 @@
 //! bytes for ever, so nothing here ever goes stale.
 
 use crate::errno::{Errno, Result};
+use lru::LruCache;
 use parking_lot::Mutex;
 use shale_format::BlockAddr;
 use shale_format::limits::BLOCK_BYTES;
-use shale_volume::{Given, Lru, VolumeError};
+use shale_volume::{Given, VolumeError};
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 /// Blocks that are kept: 64 MiB.
-const CACHE_BLOCKS: usize = 16 << 10;
+const CACHE_BLOCKS: NonZeroUsize = NonZeroUsize::new(16 << 10).unwrap();
 
 type Key = (BlockAddr, u32);
 
@@ -21,13 +23,17 @@ enum CacheEntry {
     Bad,
 }
 
-#[derive(Default)]
-struct State(Lru<Key, CacheEntry>);
-
 /// The cache of one session.
-#[derive(Default)]
 pub(crate) struct BlockCache {
-    state: Mutex<State>,
+    blocks: Mutex<LruCache<Key, CacheEntry>>,
+}
+
+impl Default for BlockCache {
+    fn default() -> Self {
+        Self {
+            blocks: Mutex::new(LruCache::sparse(CACHE_BLOCKS)),
+        }
+    }
 }
 
 impl BlockCache {
@@ -37,43 +43,30 @@ impl BlockCache {
         addr: BlockAddr,
         generation: u32,
     ) -> Option<Result<Arc<[u8; BLOCK_BYTES]>>> {
-        self.state.lock().get((addr, generation))
+        let key = (addr, generation);
+        let mut blocks = self.blocks.lock();
+        match blocks.get(&key)? {
+            CacheEntry::Data(data) => Some(Ok(Arc::clone(data))),
+            CacheEntry::Bad => {
+                // The next caller tries again.
+                blocks.pop(&key);
+                Some(Err(Errno::IO))
+            }
+        }
     }
 
     /// Keeps blocks that follow one another from `addr` on.
-    pub(crate) fn put(&self, addr: BlockAddr, generation: u32, blocks: &[[u8; BLOCK_BYTES]]) {
-        let mut state = self.state.lock();
-        for (n, block) in (0..).zip(blocks) {
-            let held = CacheEntry::Data(Arc::new(*block));
-            state.put((addr.plus(n), generation), held);
+    pub(crate) fn put(&self, addr: BlockAddr, generation: u32, new: &[[u8; BLOCK_BYTES]]) {
+        let mut blocks = self.blocks.lock();
+        for (n, block) in (0..).zip(new) {
+            let entry = CacheEntry::Data(Arc::new(*block));
+            blocks.put((addr.plus(n), generation), entry);
         }
     }
 
     /// Remembers that a block cannot be read, until the call that wanted it has come back and heard so.
     pub(crate) fn put_bad(&self, addr: BlockAddr, generation: u32) {
-        self.state.lock().put((addr, generation), CacheEntry::Bad);
-    }
-}
-
-impl State {
-    fn put(&mut self, key: Key, held: CacheEntry) {
-        self.0.put(key, held);
-        while self.0.len() > CACHE_BLOCKS {
-            self.0.pop();
-        }
-    }
-
-    fn get(&mut self, key: Key) -> Option<Result<Arc<[u8; BLOCK_BYTES]>>> {
-        let found = match self.0.get(key)? {
-            CacheEntry::Data(data) => Ok(Arc::clone(data)),
-            CacheEntry::Bad => Err(Errno::IO),
-        };
-        match found {
-            Ok(_) => self.0.used(key),
-            // The next caller tries again.
-            Err(_) => drop(self.0.take(key)),
-        }
-        Some(found)
+        self.blocks.lock().put((addr, generation), CacheEntry::Bad);
     }
 }
 
@@ -95,16 +88,16 @@ mod tests {
 
     #[test]
     fn the_cache_forgets_the_oldest_and_tells_of_bad_blocks_once() {
-        let mut state = State::default();
-        let key = |n| (BlockAddr::new(TierId::Ssd, n), 1);
-        for n in 0..CACHE_BLOCKS as u64 + 10 {
-            state.put(key(n), CacheEntry::Data(Arc::new([n as u8; BLOCK_BYTES])));
-            assert!(state.get(key(0)).is_some());
+        let cache = BlockCache::default();
+        let at = |n| BlockAddr::new(TierId::Ssd, n);
+        for n in 0..CACHE_BLOCKS.get() as u64 + 10 {
+            cache.put(at(n), 1, &[[n as u8; BLOCK_BYTES]]);
+            assert!(cache.get(at(0), 1).is_some());
         }
-        assert!(state.get(key(1)).is_none());
-        assert_eq!(state.0.len(), CACHE_BLOCKS);
-        state.put(key(7), CacheEntry::Bad);
-        assert!(state.get(key(7)).unwrap().is_err());
-        assert!(state.get(key(7)).is_none());
+        assert!(cache.get(at(1), 1).is_none());
+        assert_eq!(cache.blocks.lock().len(), CACHE_BLOCKS.get());
+        cache.put_bad(at(7), 1);
+        assert!(cache.get(at(7), 1).unwrap().is_err());
+        assert!(cache.get(at(7), 1).is_none());
     }
 }

@@ -3,34 +3,34 @@
 //!
 //! A block is known by its address and how often its zone was erased, so nothing here goes stale.
 
-use crate::lru::Lru;
 use crate::media::Block;
+use lru::LruCache;
 use parking_lot::Mutex;
 use shale_format::BlockAddr;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 /// Leaves that are kept: 1 MiB.
-const LEAVES_MAX: usize = 256;
+const LEAVES_MAX: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
 type Key = (BlockAddr, u32);
 
 /// The leaves that were used last.
-#[derive(Default)]
-pub(crate) struct LeafCache(Mutex<Lru<Key, Arc<Block>>>);
+pub(crate) struct LeafCache(Mutex<LruCache<Key, Arc<Block>>>);
+
+impl Default for LeafCache {
+    fn default() -> Self {
+        Self(Mutex::new(LruCache::sparse(LEAVES_MAX)))
+    }
+}
 
 impl LeafCache {
     pub(crate) fn get(&self, key: Key) -> Option<Arc<Block>> {
-        let mut leaves = self.0.lock();
-        leaves.used(key);
-        leaves.get(key).cloned()
+        self.0.lock().get(&key).cloned()
     }
 
     pub(crate) fn put(&self, key: Key, block: &Block) {
-        let mut leaves = self.0.lock();
-        leaves.put(key, Arc::new(*block));
-        if leaves.len() > LEAVES_MAX {
-            leaves.pop();
-        }
+        self.0.lock().put(key, Arc::new(*block));
     }
 }
 
@@ -44,13 +44,13 @@ mod tests {
     fn the_oldest_is_forgotten() {
         let cache = LeafCache::default();
         let key = |n| (BlockAddr::new(TierId::Ssd, n), 1);
-        for n in 0..LEAVES_MAX as u64 + 1 {
+        for n in 0..LEAVES_MAX.get() as u64 + 1 {
             cache.put(key(n), &[n as u8; BLOCK_BYTES]);
             cache.put(key(n), &[n as u8; BLOCK_BYTES]);
         }
         assert!(cache.get(key(0)).is_none());
         assert_eq!(cache.get(key(1)).unwrap()[0], 1);
         assert!(cache.get((key(1).0, 2)).is_none(), "erased since");
-        assert_eq!(cache.0.lock().len(), LEAVES_MAX);
+        assert_eq!(cache.0.lock().len(), LEAVES_MAX.get());
     }
 }
