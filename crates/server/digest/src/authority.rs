@@ -1,6 +1,7 @@
 //! What a client may do, as digest asks it. Digest itself checks that a record makes
 //! sense; whether this client may make it is decided here.
 
+use crate::run_set::RunSet;
 use shale_format::acl::Acl;
 use shale_format::inode::Inode;
 use shale_format::record::SetAttrBody;
@@ -139,22 +140,16 @@ pub trait Authority {
 /// anything, so only the blocks it names are checked.
 #[derive(Clone, Debug, Default)]
 pub struct OwnLog {
-    taken: Vec<Run>,
+    taken: RunSet,
 }
 
 impl OwnLog {
     /// `taken`: the stolen runs of the log that recovery took from the free space
     /// (see [`super::Survey::stolen`]), before anything else was allocated.
-    pub fn new(mut taken: Vec<Run>) -> Self {
-        taken.sort();
-        let mut joined: Vec<Run> = Vec::new();
-        for run in taken {
-            match joined.last_mut() {
-                Some(last) if last.addr.plus(last.len) == run.addr => last.len += run.len,
-                _ => joined.push(run),
-            }
+    pub fn new(taken: Vec<Run>) -> Self {
+        Self {
+            taken: taken.into_iter().collect(),
         }
-        Self { taken: joined }
     }
 }
 
@@ -163,11 +158,7 @@ impl Authority for OwnLog {
         true
     }
     fn granted_blocks(&self, run: Run) -> bool {
-        let behind = self.taken.partition_point(|t| t.addr <= run.addr);
-        let Some(t) = behind.checked_sub(1).map(|i| self.taken[i]) else {
-            return false;
-        };
-        t.addr.tier() == run.addr.tier() && run.addr.index() + run.len <= t.addr.index() + t.len
+        self.taken.contains(run)
     }
     fn passes_over_stale_free(&self) -> bool {
         true

@@ -39,6 +39,7 @@ pub mod layout;
 pub mod plan;
 mod poison;
 pub mod ranges;
+mod run_set;
 pub mod scan;
 pub mod stats;
 pub mod tail_block_cache;
@@ -50,6 +51,7 @@ pub use authority::{Act, Authority, Change, NewRun, OwnLog, Placement};
 pub use driver::{Chunks, digest_chunks};
 pub use item::{Item, Refused};
 pub use plan::{Plan, PlanError};
+pub use run_set::RunSet;
 pub use scan::{Bounds, LogSource, Mode, Survey, survey};
 pub use stats::DigestStats;
 

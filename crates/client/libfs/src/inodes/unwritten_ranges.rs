@@ -1,14 +1,14 @@
 //! Blocks that a file was given without data (`fallocate`) and that the volume does
 //! not know of yet: they take space and count as the file's.
 
+use rangemap::RangeSet;
 use shale_format::LogPos;
-use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Ranges of file blocks, not overlapping, by first block.
+/// Ranges of file blocks.
 #[derive(Default)]
 pub(crate) struct Allocated {
-    ranges: BTreeMap<u64, u64>,
+    ranges: RangeSet<u64>,
     newest: LogPos,
 }
 
@@ -16,39 +16,26 @@ impl Allocated {
     /// Adds blocks, by the record that ends at `end`.
     pub(crate) fn add(&mut self, blocks: Range<u64>, end: LogPos) {
         if !blocks.is_empty() {
-            self.remove(blocks.clone());
-            self.ranges.insert(blocks.start, blocks.end);
+            self.ranges.insert(blocks);
             self.newest = self.newest.max(end);
         }
     }
 
     /// Takes blocks away: they were cut off or punched out.
     pub(crate) fn remove(&mut self, blocks: Range<u64>) {
-        let touched: Vec<(u64, u64)> = self
-            .ranges
-            .range(..blocks.end)
-            .rev()
-            .take_while(|&(_, &end)| end > blocks.start)
-            .map(|(&start, &end)| (start, end))
-            .collect();
-        for (start, end) in touched {
-            self.ranges.remove(&start);
-            if start < blocks.start {
-                self.ranges.insert(start, blocks.start);
-            }
-            if end > blocks.end {
-                self.ranges.insert(blocks.end, end);
-            }
+        if !blocks.is_empty() {
+            self.ranges.remove(blocks);
         }
     }
 
     /// Number of blocks of `blocks` that are here.
     pub(crate) fn count(&self, blocks: Range<u64>) -> u64 {
-        self.ranges
-            .range(..blocks.end)
-            .rev()
-            .take_while(|&(_, &end)| end > blocks.start)
-            .map(|(&start, &end)| end.min(blocks.end) - start.max(blocks.start))
+        if blocks.is_empty() {
+            return 0;
+        }
+        let touched = self.ranges.overlapping(&blocks);
+        touched
+            .map(|r| r.end.min(blocks.end) - r.start.max(blocks.start))
             .sum()
     }
 

@@ -26,7 +26,6 @@
 use crate::coherence::barrier::Barrier;
 use crate::coherence::readers::LocalReaders;
 use crate::connections::credentials::{Credentials, groups_of_user};
-use crate::connections::grants::RunSet;
 use crate::connections::log_reader::{FdLogReader, set_word, word};
 use crate::connections::permissions::RecoveredRecordValidator;
 use crate::error::Result;
@@ -36,7 +35,7 @@ use crate::recovery::replay::Replay;
 use parking_lot::Mutex;
 use serde::Serialize;
 use shale_digest::{
-    Authority, ChunkDone, Chunks, DigestError, DigestStats, Digester, Mode, OwnLog, Survey,
+    Authority, ChunkDone, Chunks, DigestError, DigestStats, Digester, Mode, OwnLog, RunSet, Survey,
     digest_chunks, survey,
 };
 use shale_format::LogPos;

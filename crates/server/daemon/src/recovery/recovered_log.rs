@@ -1,11 +1,10 @@
 //! One log that the last daemon left, on its way through recovery.
 
 use crate::connections::credentials::Credentials;
-use crate::connections::grants::RunSet;
 use crate::connections::log_reader::{FdLogReader, set_word};
 use crate::error::{DaemonError, Result};
 use rustix::fs::FallocateFlags;
-use shale_digest::{DigestStats, LogSource};
+use shale_digest::{DigestStats, LogSource, RunSet};
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::log::{END_AT, LogSlot, RING_AT, end};
 use shale_format::record::RecordHeader;

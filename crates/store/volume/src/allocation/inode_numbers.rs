@@ -6,6 +6,7 @@
 //! whole file. A number is granted to one client at a time.
 
 use parking_lot::Mutex;
+use rangemap::RangeSet;
 use shale_format::limits::INODES_PER_BLOCK;
 use shale_format::{FileBlock, Ino};
 use shale_sys::mutants;
@@ -35,8 +36,8 @@ pub(crate) struct BlockSlots {
 
 #[derive(Default)]
 struct State {
-    /// Holes that are not granted: first block → blocks.
-    holes: BTreeMap<u64, u64>,
+    /// Blocks of holes that are not granted.
+    holes: RangeSet<u64>,
     /// Slots known to be free and not granted, where that is not a whole hole.
     slots: BTreeMap<u64, u16>,
     /// Slots granted and not used yet.
@@ -47,18 +48,12 @@ struct State {
 pub(crate) struct InodeNumbers(Mutex<State>);
 
 impl InodeNumbers {
-    /// From the mapped runs of the inode file, ascending.
+    /// From the mapped runs of the inode file, none of them empty.
     pub(crate) fn new(mapped: impl IntoIterator<Item = Range<u64>>) -> Self {
         let mut state = State::default();
-        let mut at = 1;
+        state.holes.insert(1..BLOCKS_MAX);
         for run in mapped {
-            if run.start > at {
-                state.holes.insert(at, run.start - at);
-            }
-            at = at.max(run.end);
-        }
-        if at < BLOCKS_MAX {
-            state.holes.insert(at, BLOCKS_MAX - at);
+            state.holes.remove(run);
         }
         InodeNumbers(Mutex::new(state))
     }
@@ -81,7 +76,7 @@ impl InodeNumbers {
             },
         };
         if mask == ALL && !mutants::is_on("numbers-twice") {
-            state.fill_hole(fb);
+            state.holes.remove(fb..fb + 1);
         }
         state.slots.remove(&fb);
         *state.granted.entry(fb).or_default() |= mask;
@@ -96,12 +91,12 @@ impl InodeNumbers {
         let mut state = self.0.lock();
         for ino in inos {
             let (fb, bit) = (ino.0 / INODES_PER_BLOCK, 1 << (ino.0 % INODES_PER_BLOCK));
-            let free = match state.is_hole(fb) {
+            let free = match state.holes.contains(&fb) {
                 true => ALL,
                 false => state.slots.get(&fb).copied().unwrap_or(0),
             };
             let granted = state.granted.get(&fb).copied().unwrap_or(0);
-            state.fill_hole(fb);
+            state.holes.remove(fb..fb + 1);
             state.set_granted(fb, granted | bit);
             state.set_free(fb, free & !bit);
         }
@@ -133,7 +128,7 @@ impl InodeNumbers {
             let mut free = state.slots.get(&fb).copied().unwrap_or(0);
             match (b.mapped_before, b.mapped_after) {
                 (false, true) => {
-                    state.fill_hole(fb);
+                    state.holes.remove(fb..fb + 1);
                     free = ALL;
                 }
                 (_, false) => free = ALL,
@@ -159,7 +154,7 @@ impl InodeNumbers {
         let (fb, bit) = (ino.0 / INODES_PER_BLOCK, 1 << (ino.0 % INODES_PER_BLOCK));
         let state = self.0.lock();
         let slots = state.slots.get(&fb).copied().unwrap_or(0);
-        slots & bit != 0 || state.is_hole(fb)
+        slots & bit != 0 || state.holes.contains(&fb)
     }
 
     /// Whether a number in this block is granted and not used yet.
@@ -181,56 +176,18 @@ impl State {
         self.slots.remove(&fb);
         match mask {
             0 => (),
-            ALL => self.make_hole(fb),
+            ALL => self.holes.insert(fb..fb + 1),
             _ => drop(self.slots.insert(fb, mask)),
         }
     }
 
     fn hole_near(&self, near: u64) -> Option<u64> {
-        let before = self.holes.range(..=near).next_back();
-        if let Some((&start, &len)) = before
-            && near < start + len
-        {
+        if self.holes.contains(&near) {
             return Some(near);
         }
-        let after = self.holes.range(near..).next();
-        after.or(self.holes.iter().next()).map(|(&start, _)| start)
-    }
-
-    fn is_hole(&self, fb: u64) -> bool {
-        let before = self.holes.range(..=fb).next_back();
-        before.is_some_and(|(&start, &len)| fb < start + len)
-    }
-
-    /// Takes one block out of the holes.
-    fn fill_hole(&mut self, fb: u64) {
-        let Some((&start, &len)) = self.holes.range(..=fb).next_back() else {
-            return;
-        };
-        if fb >= start + len {
-            return;
-        }
-        self.holes.remove(&start);
-        if fb > start {
-            self.holes.insert(start, fb - start);
-        }
-        if fb + 1 < start + len {
-            self.holes.insert(fb + 1, start + len - fb - 1);
-        }
-    }
-
-    fn make_hole(&mut self, fb: u64) {
-        self.fill_hole(fb);
-        let (mut start, mut end) = (fb, fb + 1);
-        if let Some((&s, &l)) = self.holes.range(..fb).next_back()
-            && s + l == fb
-        {
-            self.holes.remove(&s);
-            start = s;
-        }
-        if let Some(l) = self.holes.remove(&end) {
-            end += l;
-        }
-        self.holes.insert(start, end - start);
+        let near = near.min(BLOCKS_MAX - 1);
+        let mut after = self.holes.overlapping(near..BLOCKS_MAX);
+        let hole = after.next().or_else(|| self.holes.first())?;
+        Some(hole.start)
     }
 }
