@@ -1,5 +1,7 @@
 //! Who a process is, and what POSIX permission says of its changes.
 
+use nix::errno::Errno;
+use nix::unistd::{Gid, Uid, User, getgrouplist};
 use shale_digest::{Act, Change};
 use shale_format::acl::{Acl, AclKind, matters, permits};
 use shale_format::dirent::kind_of_mode;
@@ -9,6 +11,7 @@ use shale_format::record::{SetAttrBody, attr};
 use shale_format::xattr::CAPABILITY;
 use shale_sys::mutants;
 use shale_volume::View;
+use std::ffi::CString;
 
 const ROOT_UID: u32 = 0;
 const S_ISVTX: u32 = 0o1000;
@@ -283,34 +286,23 @@ fn is_access(inode: &Inode, body: &SetAttrBody) -> bool {
         && body.time_ns[which] == inode.time_ns[which]
 }
 
-/// The groups of a user, as the files of this machine say: at recovery its process has
-/// gone. Groups that only a directory service knows are not found.
+/// The groups of a user, as the name service of this machine knows them: at recovery its process has gone. None of a
+/// user that is not known.
 pub(crate) fn groups_of_user(uid: u32) -> Vec<u32> {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    groups_in(&read("/etc/passwd"), &read("/etc/group"), uid)
-}
-
-fn groups_in(passwd: &str, group: &str, uid: u32) -> Vec<u32> {
-    let mut groups = Vec::new();
-    let mut name = None;
-    for line in passwd.lines() {
-        let mut fields = line.split(':');
-        let (user, id, gid) = (fields.next(), fields.nth(1), fields.next());
-        if id.and_then(|id| id.parse().ok()) == Some(uid) {
-            name = name.or(user);
-            groups.extend(gid.and_then(|gid| gid.parse::<u32>().ok()));
+    let groups = User::from_uid(Uid::from_raw(uid)).and_then(|user| {
+        let Some(user) = user else {
+            return Ok(Vec::new());
+        };
+        let name = CString::new(user.name).map_err(|_| Errno::EINVAL)?;
+        getgrouplist(&name, user.gid)
+    });
+    match groups {
+        Ok(groups) => groups.into_iter().map(Gid::as_raw).collect(),
+        Err(e) => {
+            tracing::warn!("groups of user {uid}: {e}; its log is digested as if it had none");
+            Vec::new()
         }
     }
-    for line in group.lines() {
-        let mut fields = line.split(':');
-        let (gid, members) = (fields.nth(2), fields.next().unwrap_or_default());
-        let member = name.is_some_and(|name| members.split(',').any(|m| m == name));
-        groups.extend(
-            gid.filter(|_| member)
-                .and_then(|gid| gid.parse::<u32>().ok()),
-        );
-    }
-    groups
 }
 
 #[cfg(test)]
@@ -513,10 +505,21 @@ mod tests {
     }
 
     #[test]
-    fn groups_come_from_the_files_of_the_machine() {
-        let passwd = "root:x:0:0::/:/bin/sh\nann:x:1000:50::/:/bin/sh\nbad line\n";
-        let group = "staff:x:50:\nwheel:x:10:bob,ann\nann:x:11:bob\nz:x::ann\n";
-        assert_eq!(groups_in(passwd, group, 1000), [50, 10]);
-        assert!(groups_in(passwd, group, 7).is_empty());
+    fn groups_are_those_that_the_machine_tells() {
+        for uid in [0, 1, 65_534] {
+            let id = std::process::Command::new("id");
+            let said = { id }.args(["-G", &uid.to_string()]).output().unwrap();
+            let said = String::from_utf8(said.stdout).unwrap();
+            let mut said: Vec<u32> = said
+                .split_whitespace()
+                .map(|g| g.parse().unwrap())
+                .collect();
+            let mut groups = groups_of_user(uid);
+            said.sort_unstable();
+            groups.sort_unstable();
+            assert!(!groups.is_empty(), "{uid}");
+            assert_eq!(groups, said, "{uid}");
+        }
+        assert!(groups_of_user(u32::MAX - 7).is_empty());
     }
 }

@@ -5,6 +5,7 @@ use crate::commands::device_arguments::{known_model, parse_device};
 use crate::failure::{Failure, Result};
 use crate::size;
 use crate::terminal::{note, say};
+use nix::unistd::User;
 use shale_format::limits::{LOG_BYTES_MAX, LOG_BYTES_MIN};
 use shale_format::{Durability, TierId};
 use shale_persist::Domain;
@@ -93,7 +94,7 @@ pub struct Args {
     label: Option<String>,
     /// Let this user's processes map the volume, as its owner's and root's may: under shale run they are
     /// served without system calls. They can READ EVERY BYTE of the volume then, whatever the modes of
-    /// files say; they change only what modes let them. USER is a name of /etc/passwd or a number; may be
+    /// files say; they change only what modes let them. USER is a name or a number; may be
     /// given several times [default: nobody]. Later: trusted_uids in VOLUME.toml, for the next mount
     #[arg(long, value_name = "USER", value_parser = parse_user)]
     trust: Vec<u32>,
@@ -129,20 +130,14 @@ fn parse_model(text: &str) -> std::result::Result<(TierId, String), String> {
 }
 
 fn parse_user(text: &str) -> std::result::Result<u32, String> {
-    let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    uid_of(text, &passwd).ok_or_else(|| {
-        format!("'{text}' is no user of /etc/passwd; users that are known elsewhere: by number")
+    let named = User::from_name(text).map_err(|e| format!("user '{text}': {e}"))?;
+    let uid = match named {
+        Some(user) => Some(user.uid.as_raw()),
+        None => text.parse().ok(),
+    };
+    uid.filter(|uid| *uid != u32::MAX).ok_or_else(|| {
+        format!("'{text}' is no user of this machine; users that are known elsewhere: by number")
     })
-}
-
-/// The number of a user by name, as the text of /etc/passwd says, or by number.
-fn uid_of(user: &str, passwd: &str) -> Option<u32> {
-    let number = |text: &str| text.parse().ok().filter(|uid| *uid != u32::MAX);
-    let named = passwd.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        (fields.next() == Some(user)).then(|| fields.nth(1).and_then(number))
-    });
-    named.unwrap_or_else(|| number(user))
 }
 
 /// The devices of a tier, with the model that was asked for.
@@ -411,12 +406,11 @@ mod tests {
 
     #[test]
     fn users_by_name_and_number() {
-        let passwd = "root:x:0:0::/:/bin/sh\nann:x:1000:50::/:/bin/sh\n7:x:8:8::/:/bin/sh\nbad\n";
-        for (user, uid) in [("root", 0), ("ann", 1000), ("1001", 1001), ("7", 8)] {
-            assert_eq!(uid_of(user, passwd), Some(uid), "{user}");
+        for (user, uid) in [("root", 0), ("nobody", 65_534), ("100100", 100_100)] {
+            assert_eq!(parse_user(user), Ok(uid), "{user}");
         }
-        for user in ["bob", "", "-1", "4294967295", "bad"] {
-            assert_eq!(uid_of(user, passwd), None, "{user}");
+        for user in ["no-such-user", "", "-1", "4294967295", "root\0"] {
+            assert!(parse_user(user).is_err(), "{user}");
         }
     }
 
