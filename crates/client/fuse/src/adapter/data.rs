@@ -42,8 +42,7 @@ fn put_dirent(
         ino: entry.ino,
         off: entry.cookie,
         namelen: entry.name.len() as u32,
-        // The kernel's directory types are the type bits of the mode.
-        kind: entry.kind.mode() >> 12,
+        kind: entry.kind.into(),
     })?;
     out.put_bytes(entry.name)?;
     out.pad()?;

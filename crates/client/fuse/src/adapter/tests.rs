@@ -8,8 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::{Adapter, Answer, CacheEffect, Validity};
 use crate::backend::node::{
-    Attr, DirEntry, EntrySink, Errno, FileKind, NodeFs, Request, Result, SetAttr, StatFs,
-    WriteFlags,
+    Attr, DirEntry, EntrySink, Errno, NodeFs, Request, Result, SetAttr, StatFs, WriteFlags,
 };
 use crate::serving::negotiate::MountInfo;
 use crate::serving::wire::*;
@@ -128,7 +127,7 @@ impl NodeFs for Noting {
             let entry = DirEntry {
                 name,
                 ino: 5,
-                kind: FileKind::Symlink,
+                kind: libc::DT_LNK,
                 cookie: 77,
                 attr,
             };

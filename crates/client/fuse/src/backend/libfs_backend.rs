@@ -16,8 +16,8 @@ use crate::backend::convert::{caller, errno};
 use crate::backend::groups;
 use crate::backend::inode_flags::Wish;
 use crate::backend::node::{
-    Attr, DirEntry, EntrySink, Errno, FileKind, FilePosition, Ioctl, NodeFs, Request, Result,
-    SetAttr, StatFs, WriteFlags,
+    Attr, DirEntry, EntrySink, Errno, FilePosition, Ioctl, NodeFs, Request, Result, SetAttr,
+    StatFs, WriteFlags,
 };
 use crate::kernel_cache::cache::KernelCache;
 use crate::kernel_cache::invalidate;
@@ -144,7 +144,7 @@ impl ShaleFs {
     /// Notes who looked a file up. Its number is known only now, so it is asked about again: by
     /// now a client may have it that did not learn of this one.
     fn noted(&self, request: &Request, found: Attr) -> Attr {
-        let file = FileKind::from_mode(found.mode) == Some(FileKind::Regular);
+        let file = found.mode & libc::S_IFMT == libc::S_IFREG;
         if !file || !self.note(request, found.ino, false) || self.cache.is_alone() {
             return found;
         }
@@ -422,27 +422,14 @@ impl NodeFs for ShaleFs {
         sink: &mut EntrySink<'_>,
     ) -> Result<()> {
         self.cache.lists(ino);
+        let mut noted = |entry: DirEntry<'_>| {
+            if plus {
+                self.cache.caches_name(ino, entry.name);
+            }
+            sink(entry)
+        };
         self.session
-            .readdir(
-                &caller(request),
-                ino,
-                cookie,
-                plus,
-                &mut |entry: shale_libfs::DirEntry<'_>| {
-                    let kind = FileKind::from_mode(u32::from(entry.kind) << 12)
-                        .unwrap_or(FileKind::Regular);
-                    if plus {
-                        self.cache.caches_name(ino, entry.name);
-                    }
-                    sink(DirEntry {
-                        name: entry.name,
-                        ino: entry.ino,
-                        kind,
-                        cookie: entry.cookie,
-                        attr: entry.attr,
-                    })
-                },
-            )
+            .readdir(&caller(request), ino, cookie, plus, &mut noted)
             .map_err(errno)
     }
 

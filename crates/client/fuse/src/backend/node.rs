@@ -20,7 +20,7 @@
 //! Returning `ENOSYS` makes the caller take the whole operation for missing until
 //! the mount ends; it may then stop asking. Any other error concerns one call.
 
-pub use shale_libfs::{Attr, SetAttr, SetTime, StatFs, Timestamp, WriteFlags};
+pub use shale_libfs::{Attr, DirEntry, SetAttr, SetTime, StatFs, Timestamp, WriteFlags};
 
 /// Inode number of the root directory.
 pub const ROOT_INO: u64 = 1;
@@ -64,68 +64,9 @@ pub struct Request {
     pub from_cache: bool,
 }
 
-/// Type of a directory entry's inode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "the names are those of POSIX")]
-pub enum FileKind {
-    Fifo,
-    CharDevice,
-    Directory,
-    BlockDevice,
-    Regular,
-    Symlink,
-    Socket,
-}
-
-impl FileKind {
-    /// The kind in the type bits of a mode; `None` if they are none of POSIX's.
-    #[must_use]
-    pub fn from_mode(mode: u32) -> Option<Self> {
-        Some(match mode & libc::S_IFMT {
-            libc::S_IFIFO => Self::Fifo,
-            libc::S_IFCHR => Self::CharDevice,
-            libc::S_IFDIR => Self::Directory,
-            libc::S_IFBLK => Self::BlockDevice,
-            libc::S_IFREG => Self::Regular,
-            libc::S_IFLNK => Self::Symlink,
-            libc::S_IFSOCK => Self::Socket,
-            _ => return None,
-        })
-    }
-
-    /// The type bits of a mode for this kind.
-    #[must_use]
-    pub fn mode(self) -> u32 {
-        match self {
-            Self::Fifo => libc::S_IFIFO,
-            Self::CharDevice => libc::S_IFCHR,
-            Self::Directory => libc::S_IFDIR,
-            Self::BlockDevice => libc::S_IFBLK,
-            Self::Regular => libc::S_IFREG,
-            Self::Symlink => libc::S_IFLNK,
-            Self::Socket => libc::S_IFSOCK,
-        }
-    }
-}
-
-/// One entry of a directory.
-#[derive(Clone, Copy, Debug)]
-pub struct DirEntry<'a> {
-    /// Name, without `/` or a zero byte.
-    pub name: &'a [u8],
-    /// Inode number.
-    pub ino: u64,
-    /// Type of the inode.
-    pub kind: FileKind,
-    /// Where to go on after this entry. Has to stay valid, and mean the same
-    /// place, whatever is created or removed meanwhile, and after a restart. Not 0.
-    pub cookie: u64,
-    /// Attributes, if they were asked for. `None` is always allowed.
-    pub attr: Option<Attr>,
-}
-
 /// Takes directory entries; `false` says that this one found no space: it was not
-/// taken, its reference was not either, and no more should follow.
+/// taken, its reference was not either, and no more should follow. A cookie has to stay valid,
+/// and mean the same place, whatever is created or removed meanwhile, and after a restart.
 pub type EntrySink<'a> = dyn FnMut(DirEntry<'_>) -> bool + 'a;
 
 /// An ioctl(2) that only moves bytes the command number tells the size of.

@@ -8,8 +8,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 use shale_fuse::ROOT_INO;
 use shale_fuse::node::{
-    Attr, DirEntry, EntrySink, Errno, FileKind, FilePosition, NodeFs, Request, Result, SetAttr,
-    SetTime, StatFs, Timestamp, WriteFlags,
+    Attr, DirEntry, EntrySink, Errno, FilePosition, NodeFs, Request, Result, SetAttr, SetTime,
+    StatFs, Timestamp, WriteFlags,
 };
 
 #[derive(Default)]
@@ -514,7 +514,7 @@ impl NodeFs for MemoryFs {
             let taken = sink(DirEntry {
                 name: &name,
                 ino,
-                kind: FileKind::from_mode(attr.mode).unwrap(),
+                kind: (attr.mode >> 12) as u8,
                 cookie: at,
                 attr: counted.then_some(attr),
             });

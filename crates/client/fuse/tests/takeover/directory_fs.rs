@@ -11,8 +11,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use shale_fuse::ROOT_INO;
 use shale_fuse::node::{
-    Attr, DirEntry, EntrySink, Errno, FileKind, NodeFs, Request, Result, SetAttr, StatFs,
-    Timestamp, WriteFlags,
+    Attr, DirEntry, EntrySink, Errno, NodeFs, Request, Result, SetAttr, StatFs, Timestamp,
+    WriteFlags,
 };
 
 pub struct DirectoryFs {
@@ -187,7 +187,7 @@ impl NodeFs for DirectoryFs {
         // A file's inode number is a position that stays.
         names.sort();
         for (ino, name) in names.into_iter().filter(|(ino, _)| *ino > cookie) {
-            let (name, kind) = (name.into_vec(), FileKind::Regular);
+            let (name, kind) = (name.into_vec(), libc::DT_REG);
             if !sink(DirEntry {
                 name: &name,
                 ino,

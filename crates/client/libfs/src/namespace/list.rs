@@ -27,7 +27,7 @@ const AFTER_DOT_DOT: u64 = 2;
 /// One entry of a directory.
 #[derive(Clone, Copy, Debug)]
 pub struct DirEntry<'a> {
-    /// Name.
+    /// Name, without `/` or a zero byte.
     pub name: &'a [u8],
     /// Inode number.
     pub ino: u64,

@@ -5,9 +5,7 @@
 use std::sync::Arc;
 
 use shale_block::{BlockDevice, BlockError};
-use shale_fuse::node::{
-    Attr, DirEntry, EntrySink, FileKind, Request, Result, SetAttr, StatFs, WriteFlags,
-};
+use shale_fuse::node::{Attr, DirEntry, EntrySink, Request, Result, SetAttr, StatFs, WriteFlags};
 use shale_fuse::{Errno, NodeFs, ROOT_INO};
 
 /// Name of the file.
@@ -163,9 +161,9 @@ impl<D: BlockDevice> NodeFs for Exported<D> {
             return Err(Errno(libc::ENOTDIR));
         }
         let entries = [
-            (".", ROOT_INO, FileKind::Directory),
-            ("..", ROOT_INO, FileKind::Directory),
-            (NAME, FILE_INO, FileKind::Regular),
+            (".", ROOT_INO, libc::DT_DIR),
+            ("..", ROOT_INO, libc::DT_DIR),
+            (NAME, FILE_INO, libc::DT_REG),
         ];
         for (cookie, (name, ino, kind)) in (1..).zip(entries).skip(cookie as usize) {
             let entry = DirEntry {
