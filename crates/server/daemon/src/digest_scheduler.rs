@@ -17,7 +17,7 @@
 
 mod staging;
 
-use crate::coherence::digest_stop::{DigestStop, digest_to};
+use crate::coherence::digest_stop::{DigestStop, DigestTurn};
 use crate::coherence::fence::{Fence, is_over};
 use crate::coherence::lease_manager::{LeaseManager, LogFlusher};
 use crate::coherence::reclaimer::Reclaimer;
@@ -139,9 +139,13 @@ impl DigestScheduler {
     /// # Errors
     /// See [`DigestStop`].
     pub(crate) fn digest_to(&self, client: &Arc<Client>, target: u64) -> Result<(), DigestStop> {
-        digest_to(client, target, |work, from, limit| {
-            self.chunk(client, work, from, limit)
-        })
+        let Some(mut turn) = DigestTurn::wait(client, target) else {
+            return Ok(());
+        };
+        while let Some((from, limit)) = turn.next_chunk()? {
+            self.chunk(client, &mut turn.work, from, limit)?;
+        }
+        Ok(())
     }
 
     /// Queues logs that are fuller than they should be, and whose clients forgot to ring.

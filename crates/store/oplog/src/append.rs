@@ -294,8 +294,9 @@ impl Writer {
     #[inline]
     fn publish(&self, claim: LogRange) -> Appended {
         failpoints::reach("append-filled");
-        self.ring
-            .publish(claim, |published| self.announce(published));
+        let end = self.ring.wait_turn(claim);
+        self.words.store_u64(self.word_at, end);
+        self.ring.advance(claim, end);
         Appended {
             pos: LogPos(claim.start),
             end: LogPos(claim.end),
@@ -344,11 +345,6 @@ impl Writer {
                 write_record::covered(&self.log, part);
             }
         }
-    }
-
-    #[inline]
-    fn announce(&self, published: u64) {
-        self.words.store_u64(self.word_at, published);
     }
 }
 

@@ -333,14 +333,6 @@ impl Ring {
         LogRange { start, end }
     }
 
-    /// Publishes a claim that is complete and durable: waits until every earlier claim
-    /// is, calls `announce` with the new published position (calls of `announce` never
-    /// overlap and come in order), and lets the next one go on.
-    pub fn publish(&self, claim: LogRange, announce: impl FnOnce(u64)) {
-        self.wait_turn(claim);
-        self.advance(claim, announce);
-    }
-
     /// To be had before a claim is reserved and dropped only if the thread panics before it is published:
     /// a thread that waits for it then panics as well, instead of waiting for ever.
     #[inline]
@@ -348,16 +340,22 @@ impl Ring {
         Unpublished(self)
     }
 
-    /// Waits until every claim before this one is published.
+    /// Publishing a claim that is complete and durable begins: waits until every claim before this one is published.
+    /// Gives the position that is to be published. Until [`Self::advance`] no other thread comes out of here, so what
+    /// is done between the two never overlaps and is done in the order of claims.
     ///
     /// # Panics
     /// If the thread of an earlier one has panicked.
     #[inline]
-    pub fn wait_turn(&self, claim: LogRange) {
-        let mine = self.published.0.load(Ordering::SeqCst) == claim.start;
-        if !mine && !mutants::is_on("publish-over-gap") {
+    pub fn wait_turn(&self, claim: LogRange) -> u64 {
+        let published = self.published.0.load(Ordering::SeqCst);
+        if published != claim.start {
+            if mutants::is_on("publish-over-gap") {
+                return claim.end.max(published);
+            }
             self.wait_longer(claim);
         }
+        claim.end
     }
 
     #[cold]
@@ -383,19 +381,12 @@ impl Ring {
         );
     }
 
-    /// Second half of [`Self::publish`]; only for the thread that is next in order.
-    pub fn advance(&self, claim: LogRange, announce: impl FnOnce(u64)) {
-        let mut end = claim.end;
-        if mutants::is_on("publish-over-gap") {
-            end = end.max(self.published());
-        } else {
-            debug_assert_eq!(
-                self.published(),
-                claim.start,
-                "not in order: an earlier claim is not published"
-            );
-        }
-        announce(end);
+    /// Publishes a claim up to `end`, which [`Self::wait_turn`] gave, and lets the next one go on.
+    pub fn advance(&self, claim: LogRange, end: u64) {
+        debug_assert!(
+            self.published() == claim.start || mutants::is_on("publish-over-gap"),
+            "not in order: an earlier claim is not published"
+        );
         self.published.0.store(end, Ordering::Release);
         self.order.wake();
     }

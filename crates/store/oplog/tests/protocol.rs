@@ -94,15 +94,13 @@ impl Model {
     }
 
     fn publish(&self, claim: LogRange) {
-        let announce = |published| {
-            let before = std::mem::replace(&mut *locked(&self.announced), published);
-            assert_eq!(before, claim.start, "not in order: announced");
+        let end = match self.in_order {
+            true => self.ring.wait_turn(claim),
+            false => claim.end,
         };
-        if self.in_order {
-            self.ring.publish(claim, announce);
-        } else {
-            self.ring.advance(claim, announce);
-        }
+        let before = std::mem::replace(&mut *locked(&self.announced), end);
+        assert_eq!(before, claim.start, "not in order: announced");
+        self.ring.advance(claim, end);
         for byte in locked(&self.bytes).iter().flatten() {
             assert!(
                 byte.filled || byte.pos >= claim.end,

@@ -1,7 +1,7 @@
 //! Digesting a log up to a position, and why it can halt before it.
 
 use super::client::{Client, ClientState, Work};
-use super::sync::let_pass;
+use super::sync::{MutexGuard, let_pass};
 use shale_format::LogPos;
 
 /// Why a log is not digested any further.
@@ -27,38 +27,52 @@ impl std::fmt::Display for DigestStop {
     }
 }
 
-/// Digests a log up to `target`, or to what its client has published if that is less, with `chunk`, which is given
-/// from where and up to where. After each chunk those who wait to digest it look whether it has come as far
-/// as they need: a client that goes on writing keeps nobody waiting here who needs no more than what is there.
-///
-/// # Errors
-/// See [`DigestStop`].
-pub(crate) fn digest_to(
-    client: &Client,
+/// The right to digest a log, up to `target` or to what its client has published if that is less. After each chunk
+/// those who wait for it look whether the log has come as far as they need: a client that goes on writing keeps
+/// nobody waiting here who needs no more than what is there.
+pub(crate) struct DigestTurn<'a> {
+    client: &'a Client,
     target: u64,
-    mut chunk: impl FnMut(&mut Work, LogPos, LogPos) -> Result<(), DigestStop>,
-) -> Result<(), DigestStop> {
-    if client.digested() >= target {
-        return Ok(());
+    /// What the chunk before this one was given.
+    last: Option<(LogPos, LogPos)>,
+    pub(crate) work: MutexGuard<'a, Work>,
+}
+
+impl<'a> DigestTurn<'a> {
+    /// Waits for the right; `None`: the log is digested as far already.
+    pub(crate) fn wait(client: &'a Client, target: u64) -> Option<Self> {
+        (client.digested() < target).then(|| Self {
+            client,
+            target,
+            last: None,
+            work: client.work.lock(),
+        })
     }
-    let mut work = client.work.lock();
-    loop {
-        if let Some((_, why)) = &work.refused {
+
+    /// From where and up to where the next chunk goes; `None`: no further.
+    ///
+    /// # Errors
+    /// See [`DigestStop`].
+    pub(crate) fn next_chunk(&mut self) -> Result<Option<(LogPos, LogPos)>, DigestStop> {
+        if let Some((from, limit)) = self.last.take() {
+            let digested = LogPos(self.client.digested());
+            assert!(
+                (from..=limit).contains(&digested),
+                "a chunk from {from:?} to {limit:?} has left the log digested to {digested:?}"
+            );
+            let_pass(&mut self.work);
+        }
+        if let Some((_, why)) = &self.work.refused {
             return Err(DigestStop::Rejected(why.clone()));
         }
-        if let ClientState::Stuck(why) = &*client.client_state.lock() {
+        if let ClientState::Stuck(why) = &*self.client.client_state.lock() {
             return Err(DigestStop::MediaError(why.clone()));
         }
-        let (from, limit) = (client.digested(), client.published().pos().0);
-        if from >= target.min(limit) {
-            return Ok(());
+        let (from, limit) = (self.client.digested(), self.client.published().pos());
+        if from >= self.target.min(limit.0) {
+            return Ok(None);
         }
-        chunk(&mut work, LogPos(from), LogPos(limit))?;
-        assert!(
-            (from..=limit).contains(&client.digested()),
-            "a chunk from {from} to {limit} has left the log digested to {}",
-            client.digested()
-        );
-        let_pass(&mut work);
+        self.last = Some((LogPos(from), limit));
+        Ok(self.last)
     }
 }

@@ -4,7 +4,7 @@
 //! Lock order: `published`, then `attached`, then what belongs to one client.
 
 use crate::connections::client::Client;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use shale_format::TxId;
 use shale_sys::mutants;
 use std::collections::BTreeMap;
@@ -70,9 +70,9 @@ impl Clients {
         self.attached.read().values().any(is_such)
     }
 
-    /// Does something with all of them, by number. Nobody comes or goes meanwhile.
-    pub(crate) fn with<T>(&self, f: impl FnOnce(&BTreeMap<u32, Arc<Client>>) -> T) -> T {
-        f(&self.attached.read())
+    /// All of them, by number. Nobody comes or goes before this is dropped.
+    pub(crate) fn attached(&self) -> RwLockReadGuard<'_, BTreeMap<u32, Arc<Client>>> {
+        self.attached.read()
     }
 
     /// The number that the next client will have.

@@ -92,17 +92,16 @@ impl WriteAccounting {
     /// Migration has written blocks of these inodes to a tier.
     pub(crate) fn add_moved(&self, moved: &[(u64, u64)], to: TierId) {
         // A client that leaves meanwhile has its account taken over before or after this.
-        self.clients.with(|clients| {
-            for &(ino, blocks) in moved {
-                let mut tally = Tally::default();
-                tally.moved[to as usize] = blocks * BLOCK;
-                let writer = self.writers.lock().of(ino);
-                match writer.and_then(|id| clients.get(&id)) {
-                    Some(client) => *client.tally.lock() += tally,
-                    None => *self.others.lock() += tally,
-                }
+        let clients = self.clients.attached();
+        for &(ino, blocks) in moved {
+            let mut tally = Tally::default();
+            tally.moved[to as usize] = blocks * BLOCK;
+            let writer = self.writers.lock().of(ino);
+            match writer.and_then(|id| clients.get(&id)) {
+                Some(client) => *client.tally.lock() += tally,
+                None => *self.others.lock() += tally,
             }
-        });
+        }
     }
 
     /// Takes a client out of the list, and its account over.

@@ -1,9 +1,9 @@
 //! What the daemon's threads share: clients, leases, and a volume of one number per inode.
 
 use super::barrier::Barrier;
-use super::client::{Client, RECORD, Work};
+use super::client::{Client, RECORD};
 use super::clients::Clients;
-use super::digest_stop::{self, DigestStop};
+use super::digest_stop::{DigestStop, DigestTurn};
 use super::fence::{Fence, is_over};
 use super::grace::GracePeriods;
 use super::lease_manager::{LeaseManager, LogFlusher};
@@ -72,10 +72,12 @@ pub(crate) struct Shared {
 
 impl LogFlusher for Shared {
     fn digest_to(&self, client: &Arc<Client>, target: u64) -> Result<(), DigestStop> {
-        digest_stop::digest_to(client, target, |_: &mut Work, from, limit| {
-            self.chunk(client, from, limit);
-            Ok(())
-        })
+        if let Some(mut turn) = DigestTurn::wait(client, target) {
+            while let Some((from, limit)) = turn.next_chunk()? {
+                self.chunk(client, from, limit);
+            }
+        }
+        Ok(())
     }
 }
 
