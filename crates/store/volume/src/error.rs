@@ -1,5 +1,6 @@
 //! What can go wrong with a volume.
 
+use shale_allocation::AllocationError;
 use shale_format::{BlockAddr, DirKey, FormatError, Ino, TxId};
 
 /// Result with [`VolumeError`].
@@ -147,6 +148,15 @@ pub enum VolumeError {
     /// The volume uses features that this program can only read.
     #[error("the volume may only be read: it uses features this program does not know")]
     ReadOnly,
+}
+
+impl From<AllocationError> for VolumeError {
+    fn from(e: AllocationError) -> Self {
+        match e {
+            AllocationError::NoSpace { wanted, free } => Self::NoSpace { wanted, free },
+            AllocationError::BadRun { first, last, why } => Self::BadRun { first, last, why },
+        }
+    }
 }
 
 impl VolumeError {

@@ -11,7 +11,7 @@
 //! held across a call into another crate but those of the floor `base`.
 #![forbid(unsafe_code)]
 
-mod allocation;
+mod bitmap;
 mod error;
 mod lower_tiers;
 mod media;
@@ -22,7 +22,6 @@ mod transaction;
 mod trees;
 mod volume;
 
-pub use allocation::space::{Run, Space};
 pub use error::{Result, VolumeError};
 pub use lower_tiers::lower::{DeviceBlock, LowerDevices, ZonePlace};
 pub use lower_tiers::zones::{Heat, LowerSpace, ZoneInfo};
@@ -32,6 +31,7 @@ pub use reading::view::lookup::{FoundInode, check_target};
 pub use reading::view::walk::NodeAt;
 pub use reading::view::{KeptLeaf, LeafCover, Mapping, View};
 pub use rebuild::{Free, Rebuild};
+pub use shale_allocation::{Run, Space};
 pub use shale_format::extent::Extent;
 pub use shale_format::inode::Inode;
 pub use shale_format::version::Access;

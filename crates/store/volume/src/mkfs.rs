@@ -3,7 +3,7 @@
 //! Both superblocks are wiped first and written last, so a power cut in between
 //! leaves no volume rather than half of one.
 
-use crate::allocation::bitmap::words_with;
+use crate::bitmap::words_with;
 use crate::error::{Result, VolumeError};
 use crate::media::NvmRegion;
 use shale_format::bitmap::{self, WORDS_PER_BLOCK};

@@ -7,7 +7,7 @@
 //! What is to be written, and which blocks may be taken, the caller has found out; nothing
 //! of what is on the medium is believed here.
 
-use crate::allocation::bitmap::words_with;
+use crate::bitmap::words_with;
 use crate::error::{Result, VolumeError};
 use crate::lower_tiers::lower::device_table;
 use crate::media::NvmRegion;

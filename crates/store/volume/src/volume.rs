@@ -3,9 +3,7 @@
 pub(crate) mod devices;
 mod tiers;
 
-use crate::allocation::bitmap::Bits;
-use crate::allocation::inode_numbers::InodeNumbers;
-use crate::allocation::space::{Allocator, Run, Space};
+use crate::bitmap::Bits;
 use crate::error::{Result, VolumeError};
 use crate::lower_tiers::lower::LowerDevices;
 use crate::lower_tiers::txn_lower::{LoadedDevice, LowerTxn};
@@ -16,6 +14,7 @@ use crate::transaction::journal;
 use crate::transaction::txn::Txn;
 use crate::trees::cow_trees::CowTrees;
 use parking_lot::Mutex;
+use shale_allocation::{Allocator, InodeNumbers, Run, Space};
 use shale_format::extent::root_kind;
 use shale_format::limits::LOG_SLOTS;
 use shale_format::log::LogSlot;
@@ -350,7 +349,7 @@ impl Volume {
     /// # Errors
     /// `NoSpace`.
     pub fn allocate(&self, blocks: u64, hint: Option<BlockAddr>) -> Result<Vec<Run>> {
-        self.space.allocate(blocks, hint)
+        Ok(self.space.allocate(blocks, hint)?)
     }
 
     /// Takes exactly these blocks, e.g. those that a log's steal records name,
@@ -359,7 +358,7 @@ impl Volume {
     /// # Errors
     /// `BadRun`: one of them is not free; then none is taken.
     pub fn take(&self, run: Run) -> Result<()> {
-        self.space.take(run)
+        Ok(self.space.take(run)?)
     }
 
     /// Returns blocks that [`Self::allocate`], [`Self::take`] or [`Self::grant`]
@@ -375,7 +374,7 @@ impl Volume {
     /// # Errors
     /// `NoSpace`.
     pub fn grant(&self, blocks: u64) -> Result<Vec<Run>> {
-        self.space.grant(blocks)
+        Ok(self.space.grant(blocks)?)
     }
 
     /// Takes a block out of use for as long as this volume is open, after a memory error in it.
@@ -422,7 +421,7 @@ impl Volume {
     /// # Errors
     /// `BadRun`: a run that is not one of blocks for data.
     pub fn hold(&self, runs: &[Run]) -> Result<u64> {
-        self.space.hold(runs)
+        Ok(self.space.hold(runs)?)
     }
 
     /// Ends a hold. Gives the number of blocks that are free now.

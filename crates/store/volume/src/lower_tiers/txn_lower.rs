@@ -1,11 +1,11 @@
 //! What a transaction marks and frees in a lower tier.
 
-use crate::allocation::bitmap::Bits;
-use crate::allocation::space::Run;
+use crate::bitmap::Bits;
 use crate::error::Result;
 use crate::lower_tiers::lower::{Lower, LowerTier};
 use crate::lower_tiers::zones::{FoundZone, Zones};
 use crate::media::NvmRegion;
+use shale_allocation::Run;
 use shale_format::bitmap::{self, BITS_PER_BLOCK};
 use shale_format::device_table::{DevicePlace, device_state};
 use std::sync::Arc;
@@ -87,7 +87,7 @@ impl LowerTxn {
     pub(crate) fn check(&self, run: Run) -> Result<()> {
         match self.zones.covers(run) {
             true => Ok(()),
-            false => Err(run.bad("outside its tier")),
+            false => Err(run.bad("outside its tier").into()),
         }
     }
 }

@@ -16,11 +16,10 @@
 //! counts as full, until it is erased. A zone that is worn out counts as full, too: it is never written or erased, and of
 //! the tier's space only what is live in it is part.
 
-use crate::allocation::bitmap_runs::for_words;
-use crate::allocation::space::{Run, WordChange};
 use crate::error::{Result, VolumeError};
 use crate::lower_tiers::lower::ZonePlace;
 use parking_lot::Mutex;
+use shale_allocation::{Run, WordChange, for_words};
 use shale_format::zone::ZoneEntry;
 use shale_format::{BlockAddr, TierId, TxId};
 use shale_sys::mutants;

@@ -123,20 +123,20 @@ fn exact_blocks_are_taken_once() {
 #[test]
 fn a_run_over_the_end_of_a_segment_is_taken_whole() {
     let volume = new_volume(160 * MIB);
-    let over = Run::nvm(crate::allocation::space::SEGMENT_BLOCKS - 3, 8);
+    let over = Run::nvm(shale_allocation::SEGMENT_BLOCKS - 3, 8);
     volume.take(over).unwrap();
     assert!(
         volume
-            .take(Run::nvm(crate::allocation::space::SEGMENT_BLOCKS + 4, 1))
+            .take(Run::nvm(shale_allocation::SEGMENT_BLOCKS + 4, 1))
             .is_err()
     );
     assert!(
         volume
-            .take(Run::nvm(crate::allocation::space::SEGMENT_BLOCKS - 4, 2))
+            .take(Run::nvm(shale_allocation::SEGMENT_BLOCKS - 4, 2))
             .is_err()
     );
     volume.give_back(over);
-    let later = Run::nvm(crate::allocation::space::SEGMENT_BLOCKS + 1, 1);
+    let later = Run::nvm(shale_allocation::SEGMENT_BLOCKS + 1, 1);
     volume.take(later).unwrap();
     let before = volume.space();
     assert!(volume.take(over).is_err(), "one of them is in use");

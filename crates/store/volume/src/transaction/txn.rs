@@ -2,7 +2,6 @@
 
 mod leaves;
 
-use crate::allocation::space::{Run, WordChange};
 use crate::error::{Result, VolumeError};
 use crate::lower_tiers::zones::Zones;
 use crate::reading::view::{Mapping, check_log_slot};
@@ -13,6 +12,7 @@ use crate::trees::node::Dirent;
 use crate::trees::xattr;
 use crate::volume::{Core, Volume};
 use parking_lot::MutexGuard;
+use shale_allocation::{Run, WordChange};
 use shale_format::device_table::{DEVICE_TABLE_COPIES, DeviceTable};
 use shale_format::extent::Extent;
 use shale_format::inode::{Inode, slot_of};

@@ -14,8 +14,7 @@ mod extents;
 mod leaves;
 mod xattrs;
 
-use crate::allocation::bitmap::Bits;
-use crate::allocation::space::{Allocator, Run};
+use crate::bitmap::Bits;
 use crate::error::{Result, VolumeError};
 use crate::lower_tiers::txn_lower::LowerTxn;
 use crate::media::NvmRegion;
@@ -23,6 +22,7 @@ use crate::reading::block_reader::BlockReader;
 use crate::trees::demoted::Demoted;
 use crate::trees::node::{Dirent, Item, Node, check_bounds, child_index};
 use crate::trees::roots::{bad_level, bad_root, top, tree_root};
+use shale_allocation::{Allocator, Run};
 use shale_format::extent::{Extent, ExtentRoot, root_kind};
 use shale_format::limits::TREE_LEVELS_MAX;
 use shale_format::tree::{ChildEntry, NODE_BODY_BYTES};

@@ -1,8 +1,8 @@
 //! Extents by themselves: the one in a root, parts, neighbours that are joined, some put among others.
 
-use crate::allocation::space::Run;
 use crate::error::{Result, VolumeError};
 use crate::trees::node::is_legal;
+use shale_allocation::Run;
 use shale_format::extent::{Extent, ExtentRoot, root_kind};
 use shale_format::tree::NODE_BODY_BYTES;
 use shale_format::{BlockAddr, FileBlock, Ino};

@@ -11,12 +11,12 @@
 //! changed its slots is older than the one that frees it, only the last batch is ever applied
 //! again, and a freed block is given out after that batch is the last one or an older one.
 
-use crate::allocation::inode_numbers::BlockSlots;
 use crate::error::{Result, VolumeError};
 use crate::media::{Block, NvmRegion, is_in_nvm};
 use crate::reading::block_reader::BlockReader;
 use crate::transaction::journal::Batch;
 use crate::trees::cow_trees::CowTrees;
+use shale_allocation::BlockSlots;
 use shale_format::extent::Extent;
 use shale_format::inode::{Inode, slot_of};
 use shale_format::limits::{BLOCK_BYTES, INODE_BYTES, INODES_PER_BLOCK};

@@ -1,9 +1,9 @@
 //! Extended attributes, read: one run of blocks; single blocks and a list of them where no run was free that is long
 //! enough.
 
-use crate::allocation::space::Run;
 use crate::error::{Result, VolumeError};
 use crate::media::{Block, NvmRegion};
+use shale_allocation::Run;
 use shale_format::inode::Inode;
 use shale_format::limits::{BLOCK_BYTES, XATTR_TOTAL_BYTES_MAX};
 use shale_format::xattr::{self, XattrHeader, Xattrs};

@@ -11,13 +11,13 @@
 //!
 //! The caller sees to it that nothing is allocated or written below NVM meanwhile.
 
-use crate::allocation::space::Run;
 use crate::error::{Result, VolumeError};
 use crate::lower_tiers::lower::{Layout, LowerDevice};
 use crate::lower_tiers::txn_lower::LoadedDevice;
 use crate::mkfs::{TABLES_PART, write_tables};
 use crate::transaction::txn::Committed;
 use crate::volume::Volume;
+use shale_allocation::Run;
 use shale_block::TierDevice;
 use shale_format::TierId;
 use shale_format::device_table::{DevicePlace, DeviceTable, device_state};
@@ -116,7 +116,7 @@ impl Volume {
     pub fn take_tables(&self, entry: &DeviceEntry) -> Result<Run> {
         let wanted = Self::table_blocks(entry);
         self.check_tables(&self.changeable()?, wanted)?;
-        self.space.allocate_whole(wanted)
+        Ok(self.space.allocate_whole(wanted)?)
     }
 
     /// Makes a device part of the volume: empty, behind all others of its tier, its zones behind the label area.

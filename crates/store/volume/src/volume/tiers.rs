@@ -11,11 +11,11 @@
 //! A zone without live blocks is discarded, then its entry is reset in a transaction: a cut in
 //! between leaves an empty zone that is erased once more.
 
-use crate::allocation::space::Run;
 use crate::error::{Result, VolumeError};
 use crate::lower_tiers::lower::{Lower, from_device};
 use crate::lower_tiers::zones::{Heat, LowerSpace, ZoneInfo, Zones};
 use crate::volume::Volume;
+use shale_allocation::Run;
 use shale_block::TierDevice;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, TierId, TxId};

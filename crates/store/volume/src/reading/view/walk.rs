@@ -1,12 +1,11 @@
 //! Everything a volume refers to: what `fsck` compares with the bitmap.
 
-use crate::allocation::bitmap::Bits;
-use crate::allocation::bitmap_runs::runs_of;
-use crate::allocation::space::Run;
+use crate::bitmap::Bits;
 use crate::error::Result;
 use crate::reading::view::View;
 use crate::trees::node::{Dirent, Item, Node};
 use crate::trees::xattr;
+use shale_allocation::{Run, runs_of};
 use shale_format::extent::{Extent, ExtentRoot, root_kind};
 use shale_format::inode::Inode;
 use shale_format::limits::INODES_PER_BLOCK;

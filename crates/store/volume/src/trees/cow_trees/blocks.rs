@@ -1,9 +1,9 @@
 //! Blocks that a transaction marks and frees, in NVM and below.
 
 use super::CowTrees;
-use crate::allocation::space::Run;
 use crate::error::Result;
 use crate::lower_tiers::txn_lower::LowerTxn;
+use shale_allocation::Run;
 use shale_format::TierId;
 
 impl CowTrees {
@@ -24,7 +24,7 @@ impl CowTrees {
     pub(crate) fn check(&mut self, run: Run) -> Result<()> {
         match self.below(run)? {
             Some(_) => Ok(()),
-            None => self.space.check(run),
+            None => Ok(self.space.check(run)?),
         }
     }
 
@@ -32,7 +32,7 @@ impl CowTrees {
     pub(crate) fn mark(&mut self, run: Run) -> Result<()> {
         if let Some(lower) = self.below(run)? {
             if !lower.zones.is_written(run) {
-                return Err(run.bad("behind the write pointer of its zone"));
+                return Err(run.bad("behind the write pointer of its zone").into());
             }
             return lower.bits.mark(run);
         }

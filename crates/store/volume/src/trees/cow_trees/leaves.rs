@@ -8,10 +8,10 @@
 //! extents apart.
 
 use super::{CowTrees, TreeItem};
-use crate::allocation::space::Run;
 use crate::error::Result;
 use crate::trees::node::Node;
 use crate::trees::roots::{bad_level, top};
+use shale_allocation::Run;
 use shale_format::extent::ExtentRoot;
 use shale_format::{BlockAddr, Ino};
 use std::collections::HashMap;

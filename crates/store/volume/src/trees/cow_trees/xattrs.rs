@@ -1,8 +1,9 @@
 //! Extended attributes: written whole with each change.
 
 use super::CowTrees;
-use crate::error::{Result, VolumeError};
+use crate::error::Result;
 use crate::trees::xattr::{Place, runs_of, too_long};
+use shale_allocation::AllocationError;
 use shale_format::Ino;
 use shale_format::inode::{Inode, XATTR_SCATTERED};
 use shale_format::limits::{BLOCK_BYTES, XATTR_TOTAL_BYTES_MAX};
@@ -48,10 +49,10 @@ impl CowTrees {
     fn xattr_place(&mut self, blocks: u64) -> Result<Place> {
         let (runs, listed) = match self.space.allocate_run(blocks) {
             Ok(run) => (vec![run], false),
-            Err(VolumeError::NoSpace { .. }) if blocks > 1 => {
+            Err(AllocationError::NoSpace { .. }) if blocks > 1 => {
                 (self.space.allocate(blocks + 1, None)?, true)
             }
-            Err(e) => return Err(e),
+            Err(e) => return Err(e.into()),
         };
         let mut addrs = Vec::with_capacity(blocks as usize + 1);
         for run in runs {

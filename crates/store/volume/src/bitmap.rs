@@ -3,11 +3,10 @@
 //! Every change is checked against the bitmap as last committed: a block that
 //! would be used twice or freed twice fails the transaction instead of the volume.
 
-use crate::allocation::bitmap_runs::for_words;
-use crate::allocation::space::{Run, WordChange};
 use crate::error::{Result, VolumeError};
 use crate::media::NvmRegion;
 use crate::transaction::journal::Batch;
+use shale_allocation::{Run, WordChange, for_words};
 use shale_format::BlockAddr;
 use shale_format::bitmap::{self, BITS_PER_BLOCK, WORDS_PER_BLOCK};
 use shale_format::limits::BLOCK_BYTES;

@@ -1,9 +1,9 @@
 //! Runs of blocks and the words of a bitmap.
 
-use crate::allocation::space::Run;
+use crate::run::Run;
 
 /// Calls `f` with every word that a run touches and the mask of its bits there.
-pub(crate) fn for_words(first: u64, len: u64, mut f: impl FnMut(usize, u64)) {
+pub fn for_words(first: u64, len: u64, mut f: impl FnMut(usize, u64)) {
     let end = first + len;
     let mut at = first;
     while at < end {
@@ -20,7 +20,7 @@ pub(crate) fn for_words(first: u64, len: u64, mut f: impl FnMut(usize, u64)) {
 }
 
 /// Joins ascending single bits of words to runs.
-pub(crate) fn runs_of(words: impl Iterator<Item = (usize, u64)>) -> Vec<Run> {
+pub fn runs_of(words: impl Iterator<Item = (usize, u64)>) -> Vec<Run> {
     let mut runs: Vec<(u64, u64)> = Vec::new();
     for (word, mut bits) in words {
         while bits != 0 {

@@ -4,8 +4,8 @@
 //! has gone. So a block that is freed while it is *held* is not given out: it *waits*, and is
 //! free when nobody holds it any more. In memory only: the persistent bitmap has it free.
 
-use crate::allocation::bitmap_runs::{for_words, runs_of};
-use crate::allocation::space::Run;
+use crate::bitmap_runs::{for_words, runs_of};
+use crate::run::Run;
 use std::collections::BTreeMap;
 
 /// Who holds what, and what of it is freed.

@@ -3,16 +3,17 @@
 //! A block that is not free is *used* (by the volume as last committed), *taken*
 //! (given out since, free again after a restart) or *pending* (freed by a commit,
 //! but a reader may still hold it) or *waiting* (freed, but mapped by a program: see
-//! `held`). One bit a block says "not free"; the persistent
-//! bitmap knows only "used" (see `bits`). Segments keep a count of free blocks and a
+//! `pinned_blocks`). One bit a block says "not free"; the persistent
+//! bitmap knows only "used". Segments keep a count of free blocks and a
 //! bound on their longest free run, so that searches skip what cannot serve.
 //!
 //! File data is taken from a cursor upwards, tree nodes from the top downwards:
 //! nodes change often and one at a time, and would shatter the runs of data.
 
-use crate::allocation::bitmap_runs::{for_words, runs_of};
-use crate::allocation::pinned_blocks::PinnedBlocks;
-use crate::error::{Result, VolumeError};
+use crate::bitmap_runs::{for_words, runs_of};
+use crate::error::{AllocationError, Result};
+use crate::pinned_blocks::PinnedBlocks;
+use crate::run::Run;
 use parking_lot::Mutex;
 use shale_format::limits::{BLOCK_BYTES, SEGMENT_BYTES};
 use shale_format::{BlockAddr, TierId, TxId};
@@ -20,7 +21,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Blocks of a segment. A search looks at one segment at a time.
-pub(crate) const SEGMENT_BLOCKS: u64 = SEGMENT_BYTES / BLOCK_BYTES as u64;
+pub const SEGMENT_BLOCKS: u64 = SEGMENT_BYTES / BLOCK_BYTES as u64;
 /// Shortest run that a grant prefers.
 const GRANT_RUN_BLOCKS: u64 = 256;
 /// Blocks of [`Space::reserved_fixed`] for one transaction, whatever it does: new copies
@@ -47,33 +48,6 @@ const _: () = assert!(
 );
 
 const _: () = assert!(SEGMENT_BLOCKS.is_multiple_of(64));
-
-/// Consecutive blocks of a tier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Run {
-    /// First block.
-    pub addr: BlockAddr,
-    /// Blocks.
-    pub len: u64,
-}
-
-impl Run {
-    /// `len` blocks of NVM from block `first` on.
-    pub(crate) fn nvm(first: u64, len: u64) -> Run {
-        Run {
-            addr: BlockAddr::nvm(first),
-            len,
-        }
-    }
-
-    pub(crate) fn bad(self, why: &'static str) -> VolumeError {
-        VolumeError::BadRun {
-            first: self.addr.raw(),
-            last: self.addr.raw().saturating_add(self.len),
-            why,
-        }
-    }
-}
 
 /// How the blocks of a tier are used. `total` = free + taken + pending + waiting + used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -105,15 +79,15 @@ impl Space {
 
 /// One word of the bitmap as a commit changes it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct WordChange {
+pub struct WordChange {
     /// Index of the word.
-    pub(crate) word: usize,
+    pub word: usize,
     /// Bits as last committed.
-    pub(crate) base: u64,
+    pub base: u64,
     /// Bits to be committed.
-    pub(crate) now: u64,
+    pub now: u64,
     /// Blocks that the transaction freed.
-    pub(crate) freed: u64,
+    pub freed: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -137,7 +111,7 @@ struct State {
 }
 
 /// Gives out blocks. All methods may be called by several threads at once.
-pub(crate) struct Allocator {
+pub struct Allocator {
     /// Blocks that may be given out.
     blocks: Range<u64>,
     state: Mutex<State>,
@@ -145,7 +119,7 @@ pub(crate) struct Allocator {
 
 impl Allocator {
     /// An allocator over `blocks`; `used` is the persistent bitmap.
-    pub(crate) fn new(blocks: Range<u64>, used: &[u64]) -> Self {
+    pub fn new(blocks: Range<u64>, used: &[u64]) -> Self {
         let mut busy = used.to_vec();
         for_words(0, blocks.start, |w, mask| busy[w] |= mask);
         let bits = busy.len() as u64 * 64;
@@ -183,12 +157,16 @@ impl Allocator {
         }
     }
 
-    pub(crate) fn space(&self) -> Space {
+    /// How the tier is used.
+    pub fn space(&self) -> Space {
         self.state.lock().space
     }
 
     /// Whether all of a run may be allocated at all.
-    pub(crate) fn check(&self, run: Run) -> Result<()> {
+    ///
+    /// # Errors
+    /// `BadRun`: it may not.
+    pub fn check(&self, run: Run) -> Result<()> {
         let first = run.addr.index();
         let inside = run.addr.tier() == Some(TierId::Nvm)
             && run.len > 0
@@ -200,8 +178,11 @@ impl Allocator {
             .ok_or_else(|| run.bad("outside the blocks for data"))
     }
 
-    /// See [`crate::Volume::allocate`].
-    pub(crate) fn allocate(&self, blocks: u64, hint: Option<BlockAddr>) -> Result<Vec<Run>> {
+    /// Takes `blocks` blocks for data, in few runs, near `hint` if there is one.
+    ///
+    /// # Errors
+    /// `NoSpace`; then none is taken.
+    pub fn allocate(&self, blocks: u64, hint: Option<BlockAddr>) -> Result<Vec<Run>> {
         let mut state = self.state.lock();
         state.need(blocks)?;
         let mut runs = Vec::new();
@@ -238,11 +219,14 @@ impl Allocator {
     }
 
     /// Takes one run of `blocks` blocks (at most a segment's).
-    pub(crate) fn allocate_run(&self, blocks: u64) -> Result<Run> {
+    ///
+    /// # Errors
+    /// `NoSpace`: there is no such run.
+    pub fn allocate_run(&self, blocks: u64) -> Result<Run> {
         let mut state = self.state.lock();
         state.need(blocks)?;
         let from = state.cursor / SEGMENT_BLOCKS;
-        let first = state.find(blocks, from).ok_or(VolumeError::NoSpace {
+        let first = state.find(blocks, from).ok_or(AllocationError::NoSpace {
             wanted: blocks,
             free: state.space.free,
         })?;
@@ -252,7 +236,10 @@ impl Allocator {
     }
 
     /// Takes one run of `blocks` blocks, however long, for tables: the last there is.
-    pub(crate) fn allocate_whole(&self, blocks: u64) -> Result<Run> {
+    ///
+    /// # Errors
+    /// `NoSpace`: there is no such run.
+    pub fn allocate_whole(&self, blocks: u64) -> Result<Run> {
         let mut state = self.state.lock();
         state.need(blocks)?;
         let mut longest = 0;
@@ -267,14 +254,17 @@ impl Allocator {
                 return Ok(Run::nvm(at, blocks));
             }
         }
-        Err(VolumeError::NoSpace {
+        Err(AllocationError::NoSpace {
             wanted: blocks,
             free: longest,
         })
     }
 
     /// Takes 1 to `blocks` blocks from the top of the tier, for nodes.
-    pub(crate) fn allocate_top(&self, blocks: u64) -> Result<Run> {
+    ///
+    /// # Errors
+    /// `NoSpace`.
+    pub fn allocate_top(&self, blocks: u64) -> Result<Run> {
         let mut state = self.state.lock();
         state.need(1)?;
         let words_per = (SEGMENT_BLOCKS / 64) as usize;
@@ -290,13 +280,17 @@ impl Allocator {
         Ok(Run::nvm(end - n, n))
     }
 
-    /// See [`crate::Volume::grant`].
-    pub(crate) fn grant(&self, blocks: u64) -> Result<Vec<Run>> {
+    /// Takes about `blocks` blocks for a client: whole free segments first, then long runs. A run may span
+    /// segments. Leaves [`Space::reserved_fixed`] alone. May give fewer blocks, at least 1.
+    ///
+    /// # Errors
+    /// `NoSpace`.
+    pub fn grant(&self, blocks: u64) -> Result<Vec<Run>> {
         let mut state = self.state.lock();
         let available = state.space.free.saturating_sub(state.space.reserved_fixed);
         let mut left = blocks.min(available);
         if left == 0 {
-            return Err(VolumeError::NoSpace {
+            return Err(AllocationError::NoSpace {
                 wanted: blocks,
                 free: available,
             });
@@ -321,8 +315,11 @@ impl Allocator {
         Ok(runs)
     }
 
-    /// See [`crate::Volume::take`].
-    pub(crate) fn take(&self, run: Run) -> Result<()> {
+    /// Takes exactly these blocks.
+    ///
+    /// # Errors
+    /// `BadRun`: one of them is not free; then none is taken.
+    pub fn take(&self, run: Run) -> Result<()> {
         self.check(run)?;
         let mut state = self.state.lock();
         // What the volume needs goes before what somebody says to have mapped.
@@ -341,8 +338,11 @@ impl Allocator {
     }
 
     /// Takes those blocks of a run that are free, for a transaction that is about to
-    /// mark it used. Gives the blocks taken. Error: one of them is pending.
-    pub(crate) fn take_free_part(&self, run: Run) -> Result<Vec<Run>> {
+    /// mark it used. Gives the blocks taken.
+    ///
+    /// # Errors
+    /// `BadRun`: one of them is pending.
+    pub fn take_free_part(&self, run: Run) -> Result<Vec<Run>> {
         let mut state = self.state.lock();
         let (mut free, mut pending) = (Vec::new(), 0);
         for_words(run.addr.index(), run.len, |w, mask| {
@@ -360,7 +360,7 @@ impl Allocator {
     }
 
     /// Makes taken blocks free.
-    pub(crate) fn give_back(&self, run: Run) {
+    pub fn give_back(&self, run: Run) {
         let mut state = self.state.lock();
         let taken = state.space.taken;
         assert!(run.len <= taken, "{run:?} is given back, {taken} are taken");
@@ -370,7 +370,7 @@ impl Allocator {
     }
 
     /// Takes over what a commit did to the bitmap.
-    pub(crate) fn apply_committed(&self, txid: TxId, changes: &[WordChange]) -> Vec<Run> {
+    pub fn apply_committed(&self, txid: TxId, changes: &[WordChange]) -> Vec<Run> {
         let mut state = self.state.lock();
         for c in changes {
             let ones = |bits: u64| u64::from(bits.count_ones());
@@ -392,8 +392,8 @@ impl Allocator {
         freed
     }
 
-    /// See [`crate::Volume::release_up_to`].
-    pub(crate) fn release_up_to(&self, txid: TxId) -> u64 {
+    /// Makes blocks that transactions up to `txid` freed allocatable. Gives the number of blocks.
+    pub fn release_up_to(&self, txid: TxId) -> u64 {
         let mut state = self.state.lock();
         let later = state.unreleased.split_off(&TxId(txid.0.saturating_add(1)));
         let released = std::mem::replace(&mut state.unreleased, later);
@@ -411,8 +411,12 @@ impl Allocator {
         blocks
     }
 
-    /// See [`crate::Volume::hold`].
-    pub(crate) fn hold(&self, runs: &[Run]) -> Result<u64> {
+    /// Keeps blocks as they are until the hold ends: one that is freed waits, one that is free waits at once. Gives
+    /// the number of the hold.
+    ///
+    /// # Errors
+    /// `BadRun`: a run that is not one of blocks for data.
+    pub fn hold(&self, runs: &[Run]) -> Result<u64> {
         for run in runs {
             self.check(*run)?;
         }
@@ -435,13 +439,13 @@ impl Allocator {
         Ok(hold)
     }
 
-    /// See [`crate::Volume::held_blocks`].
-    pub(crate) fn held_blocks(&self) -> u64 {
+    /// Blocks of all holds, those of several as often.
+    pub fn held_blocks(&self) -> u64 {
         self.state.lock().held.blocks()
     }
 
-    /// See [`crate::Volume::drop_hold`].
-    pub(crate) fn drop_hold(&self, hold: u64) -> u64 {
+    /// Ends a hold. Gives the number of blocks that are free now.
+    pub fn drop_hold(&self, hold: u64) -> u64 {
         let mut state = self.state.lock();
         let freed = state.held.drop(hold);
         state.end_wait(&freed)
@@ -462,7 +466,7 @@ impl State {
 
     fn need(&self, blocks: u64) -> Result<()> {
         if blocks > self.space.free {
-            return Err(VolumeError::NoSpace {
+            return Err(AllocationError::NoSpace {
                 wanted: blocks,
                 free: self.space.free,
             });

@@ -24,14 +24,17 @@ const LOOKS_MAX: usize = 16;
 
 /// What a commit did to one block of the inode file.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct BlockSlots {
-    pub(crate) fb: FileBlock,
+pub struct BlockSlots {
+    /// The block.
+    pub fb: FileBlock,
     /// Slots that hold an inode now.
-    pub(crate) put: u16,
+    pub put: u16,
     /// Slots that are free now.
-    pub(crate) freed: u16,
-    pub(crate) mapped_before: bool,
-    pub(crate) mapped_after: bool,
+    pub freed: u16,
+    /// It was no hole before.
+    pub mapped_before: bool,
+    /// It is no hole now.
+    pub mapped_after: bool,
 }
 
 #[derive(Default)]
@@ -45,11 +48,11 @@ struct State {
 }
 
 /// Free inode numbers, in memory.
-pub(crate) struct InodeNumbers(Mutex<State>);
+pub struct InodeNumbers(Mutex<State>);
 
 impl InodeNumbers {
     /// From the mapped runs of the inode file, none of them empty.
-    pub(crate) fn new(mapped: impl IntoIterator<Item = Range<u64>>) -> Self {
+    pub fn new(mapped: impl IntoIterator<Item = Range<u64>>) -> Self {
         let mut state = State::default();
         state.holes.insert(1..BLOCKS_MAX);
         for run in mapped {
@@ -58,8 +61,9 @@ impl InodeNumbers {
         InodeNumbers(Mutex::new(state))
     }
 
-    /// See [`crate::Volume::grant_inodes`].
-    pub(crate) fn grant(&self, near: Ino) -> Vec<Ino> {
+    /// Reserves up to 16 numbers that are free, in one block of the inode file, near `near` if possible. None: all are in
+    /// use or granted.
+    pub fn grant(&self, near: Ino) -> Vec<Ino> {
         let mut state = self.0.lock();
         let near = near.0 / INODES_PER_BLOCK;
         let full = |(_, mask): &(&u64, &u16)| mask.count_ones() >= SLOTS_MIN;
@@ -86,8 +90,8 @@ impl InodeNumbers {
             .collect()
     }
 
-    /// See [`crate::Volume::hold_inodes`].
-    pub(crate) fn hold(&self, inos: &[Ino]) {
+    /// Grants these numbers, free or not: a log names them.
+    pub fn hold(&self, inos: &[Ino]) {
         let mut state = self.0.lock();
         for ino in inos {
             let (fb, bit) = (ino.0 / INODES_PER_BLOCK, 1 << (ino.0 % INODES_PER_BLOCK));
@@ -102,8 +106,8 @@ impl InodeNumbers {
         }
     }
 
-    /// See [`crate::Volume::return_inodes`].
-    pub(crate) fn give_back(&self, inos: &[Ino]) {
+    /// Takes numbers back that were granted and not used.
+    pub fn give_back(&self, inos: &[Ino]) {
         let mut state = self.0.lock();
         for ino in inos {
             let (fb, bit) = (ino.0 / INODES_PER_BLOCK, 1 << (ino.0 % INODES_PER_BLOCK));
@@ -117,7 +121,7 @@ impl InodeNumbers {
     }
 
     /// Takes over what a commit did.
-    pub(crate) fn apply_committed(&self, blocks: &[BlockSlots]) {
+    pub fn apply_committed(&self, blocks: &[BlockSlots]) {
         let mut state = self.0.lock();
         for b in blocks {
             let fb = b.fb.0;
@@ -142,7 +146,7 @@ impl InodeNumbers {
 
 impl InodeNumbers {
     /// These blocks lie below NVM now: numbers are granted where inodes are written anyway.
-    pub(crate) fn demoted(&self, blocks: impl Iterator<Item = FileBlock>) {
+    pub fn demoted(&self, blocks: impl Iterator<Item = FileBlock>) {
         let mut state = self.0.lock();
         for fb in blocks {
             state.slots.remove(&fb.0);
@@ -150,7 +154,7 @@ impl InodeNumbers {
     }
 
     /// Whether this number is known to be free, and granted to nobody.
-    pub(crate) fn is_free(&self, ino: Ino) -> bool {
+    pub fn is_free(&self, ino: Ino) -> bool {
         let (fb, bit) = (ino.0 / INODES_PER_BLOCK, 1 << (ino.0 % INODES_PER_BLOCK));
         let state = self.0.lock();
         let slots = state.slots.get(&fb).copied().unwrap_or(0);
@@ -158,7 +162,7 @@ impl InodeNumbers {
     }
 
     /// Whether a number in this block is granted and not used yet.
-    pub(crate) fn is_granted(&self, fb: FileBlock) -> bool {
+    pub fn is_granted(&self, fb: FileBlock) -> bool {
         self.0.lock().granted.contains_key(&fb.0)
     }
 }
