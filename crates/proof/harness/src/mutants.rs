@@ -155,9 +155,12 @@ pub const MUTANTS: [Mutant; 102] = [
         "a lease is taken without a digest of its holder's log",
     ),
     mutant("epoch-read", "a read goes on with roots of an old epoch"),
-    mutant("quick-unleased", "a read on the short way needs no lease"),
     mutant(
-        "lately-kept",
+        "fast-read-unleased",
+        "a read on the fast path needs no lease",
+    ),
+    mutant(
+        "extent-hint-kept",
         "the run of blocks looked up last outlives its epoch",
     ),
     mutant(
@@ -167,7 +170,7 @@ pub const MUTANTS: [Mutant; 102] = [
     mutant("ring-wrap", "a record may go one line over the ring's end"),
     mutant(
         "record-position",
-        "a record's position is not verified: one of the turn before counts",
+        "a record's position is not verified: one of the lap before counts",
     ),
     mutant("links-kept", "digest does not lower the count of names"),
     mutant(
@@ -180,8 +183,8 @@ pub const MUTANTS: [Mutant; 102] = [
     ),
     mutant("truncate-longer", "truncate does not make a file longer"),
     mutant(
-        "cut-rest",
-        "what a cut leaves of the last block is not zeroed",
+        "truncate-rest",
+        "what a truncation leaves of the last block is not zeroed",
     ),
     mutant(
         "punch-edges",
@@ -237,7 +240,7 @@ pub const MUTANTS: [Mutant; 102] = [
         "call-goes-on",
     ),
     of_faults(
-        "reclaim-gate",
+        "reclaim-grace",
         "log space is given back before all have left the calls that see it",
         "call-goes-on",
     ),
@@ -247,8 +250,8 @@ pub const MUTANTS: [Mutant; 102] = [
         "call-goes-on",
     ),
     Mutant {
-        name: "room-forgotten",
-        what: "room that was given out is not counted",
+        name: "credit-forgotten",
+        what: "space credit that was given out is not counted",
         hunter: Hunter::Full,
     },
     of_tiers(
@@ -256,8 +259,8 @@ pub const MUTANTS: [Mutant; 102] = [
         "blocks are linked before their device is flushed",
     ),
     of_tiers(
-        "straight-flush",
-        "new data is linked below before its device is flushed",
+        "direct-flush",
+        "new data that goes directly to a lower tier is linked before its device is flushed",
     ),
     of_tiers("lower-bitmap", "the bitmap of a tier is not in the batch"),
     of_tiers("zone-pointer", "write pointers are not in the batch"),
@@ -360,7 +363,7 @@ pub const MUTANTS: [Mutant; 102] = [
     ),
     of_hostile(
         "growth-unchecked",
-        "records may add more to the volume than they set aside",
+        "records may add more to the volume than they reserved",
     ),
 ];
 

@@ -5,7 +5,7 @@ use crate::error::Result;
 use serde::{Deserialize, Serialize};
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
-use shale_volume::{Heat, Volume};
+use shale_volume::{Volume, WriteStream};
 use std::ops::ControlFlow;
 
 /// Parts of a file that one answer tells of.
@@ -75,7 +75,7 @@ pub(crate) fn where_is(
                 tier: format!("{tier:?}").to_lowercase(),
                 block: addr.index(),
                 zone,
-                hot: info.is_none_or(|z| z.heat == Heat::Hot),
+                hot: info.is_none_or(|z| z.heat == WriteStream::Hot),
                 device: info.and_then(|z| {
                     let all = &devices[tier as usize - 1];
                     all.get(z.place.device).map(|d| d.name())

@@ -166,7 +166,7 @@ impl SpaceCredits {
         }
         let bytes = (wanted.min(available / 4) / UNIT * UNIT).max(least);
         assert!(bytes <= available, "{bytes} bytes of {available} are given");
-        if !mutants::is_on("room-forgotten") {
+        if !mutants::is_on("credit-forgotten") {
             *ledger.entry(client).or_default() += bytes;
         }
         Some(bytes)

@@ -6,7 +6,7 @@ use shale_format::acl::Acl;
 use shale_format::inode::Inode;
 use shale_format::record::SetAttrBody;
 use shale_format::{Ino, TierId};
-use shale_volume::{Heat, Run};
+use shale_volume::{Run, WriteStream};
 
 /// What a record is about to do with an inode.
 #[derive(Clone, Copy, Debug)]
@@ -81,7 +81,7 @@ pub enum Placement {
         /// The tier.
         tier: TierId,
         /// The stream that it is written with: data that lives about as long.
-        stream: Heat,
+        stream: WriteStream,
         /// Blocks of one chunk that go to this tier, at least, or all of these go to NVM: the device is
         /// flushed for each chunk.
         chunk_blocks: u64,

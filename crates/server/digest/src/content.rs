@@ -132,7 +132,7 @@ impl Content {
         if self.cut.is_none_or(|(lowest, _)| size < lowest) {
             self.cut = Some((size, by));
         }
-        if mutants::is_on("cut-rest") {
+        if mutants::is_on("truncate-rest") {
             return;
         }
         self.zero(size..edge, by);

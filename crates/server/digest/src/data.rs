@@ -23,7 +23,7 @@ use shale_format::{BlockAddr, FileBlock, Ino, LogPos, TierId};
 use shale_nvm::{LINE_BYTES, Path};
 use shale_oplog::Op;
 use shale_sys::mutants;
-use shale_volume::{Heat, KeptLeaf, Mapping, Run, View, Volume, VolumeError};
+use shale_volume::{KeptLeaf, Mapping, Run, View, Volume, VolumeError, WriteStream};
 
 /// Bytes that are put together before they are written: they stay in the caches.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -113,7 +113,7 @@ struct LowerRun<'p> {
     inode: usize,
     copy: &'p CopyRun,
     tier: TierId,
-    stream: Heat,
+    stream: WriteStream,
     chunk_blocks: u64,
 }
 
@@ -301,7 +301,7 @@ pub(crate) fn write(
             .any(|(_, run)| run.addr.tier() == Some(tier))
     };
     for tier in TierId::ALL.into_iter().filter(|tier| to(*tier)) {
-        if !mutants::is_on("straight-flush") {
+        if !mutants::is_on("direct-flush") {
             volume.flush_lower(tier)?;
         }
     }

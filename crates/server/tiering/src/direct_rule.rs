@@ -2,7 +2,7 @@
 
 use shale_digest::{NewRun, Placement};
 use shale_format::TierId;
-use shale_volume::Heat;
+use shale_volume::WriteStream;
 
 /// Which new data goes below NVM while that is full.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +22,7 @@ impl DirectPlacement {
         match may && run.blocks >= self.run_blocks {
             true => Placement::Lower {
                 tier: self.tier,
-                stream: Heat::Cold,
+                stream: WriteStream::Cold,
                 chunk_blocks: self.chunk_blocks,
             },
             false => Placement::Nvm,

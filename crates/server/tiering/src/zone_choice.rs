@@ -39,7 +39,7 @@ pub(super) fn oldest(zones: &[ZoneInfo], most: usize) -> Vec<ZoneInfo> {
 mod tests {
     use super::*;
     use shale_format::TxId;
-    use shale_volume::{Heat, ZonePlace};
+    use shale_volume::{WriteStream, ZonePlace};
 
     #[test]
     fn an_old_zone_that_is_nearly_all_live_is_not_cleaned_before_one_that_frees_space() {
@@ -52,7 +52,7 @@ mod tests {
             },
             written: 100,
             live,
-            heat: Heat::Cold,
+            heat: WriteStream::Cold,
             txid: TxId(txid),
             open: false,
             worn: false,

@@ -117,7 +117,7 @@ impl Owners {
 mod tests {
     use super::*;
     use shale_format::TxId;
-    use shale_volume::{Heat, ZonePlace};
+    use shale_volume::{WriteStream, ZonePlace};
 
     fn zone(first: u64) -> ZoneInfo {
         let place = ZonePlace {
@@ -130,7 +130,7 @@ mod tests {
             place,
             written: 64,
             live: 1,
-            heat: Heat::Cold,
+            heat: WriteStream::Cold,
             txid: TxId(1),
             open: false,
             worn: false,

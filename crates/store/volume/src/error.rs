@@ -115,7 +115,7 @@ pub enum VolumeError {
         /// The device.
         device: String,
     },
-    /// A leaf below NVM that this reader has to be given first ([`crate::View::given_by`]).
+    /// A leaf below NVM that this reader has to be given first ([`crate::View::with_block_source`]).
     #[error("block {:#x} below NVM has to be got first", addr.raw())]
     Lacking {
         /// Where it lies.

@@ -24,9 +24,9 @@ mod volume;
 
 pub use error::{Result, VolumeError};
 pub use lower_tiers::lower::{DeviceBlock, LowerDevices, ZonePlace};
-pub use lower_tiers::zones::{Heat, LowerSpace, ZoneInfo};
+pub use lower_tiers::zones::{LowerSpace, WriteStream, ZoneInfo};
 pub use mkfs::MkfsOptions;
-pub use reading::block_reader::Given;
+pub use reading::block_reader::BlockSource;
 pub use reading::view::lookup::{FoundInode, check_target};
 pub use reading::view::walk::NodeAt;
 pub use reading::view::{KeptLeaf, LeafCover, Mapping, View};

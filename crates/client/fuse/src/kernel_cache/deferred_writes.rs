@@ -15,7 +15,7 @@ use crate::serving::notify::{Inval, Notifier, keeps_nothing};
 use crate::serving::wire::{InHeader, opcode};
 
 /// Threads that do writes.
-pub(crate) const LATE_THREADS: usize = 2;
+pub(crate) const DEFERRED_THREADS: usize = 2;
 /// Times that pages are dropped and filled again before a write is done all the same: then they are
 /// dropped once more after it.
 const TRIES: u32 = 64;
@@ -30,13 +30,13 @@ pub(crate) struct Write {
 
 /// To who does writes.
 #[derive(Clone)]
-pub(crate) struct Late(Sender<Write>);
+pub(crate) struct DeferredWrites(Sender<Write>);
 
 /// Where they come from.
 #[derive(Clone)]
 pub(crate) struct Queue(Arc<Mutex<Receiver<Write>>>);
 
-impl Late {
+impl DeferredWrites {
     pub(crate) fn new() -> (Self, Queue) {
         let (sender, receiver) = channel();
         (Self(sender), Queue(Arc::new(Mutex::new(receiver))))

@@ -34,7 +34,7 @@ use crate::backend::inode_flags;
 use crate::backend::node::{Errno, NodeFs, ROOT_INO};
 use crate::error::FuseError;
 use crate::kernel_cache::cache::KernelCache;
-use crate::kernel_cache::deferred_writes::{LATE_THREADS, Late, Queue};
+use crate::kernel_cache::deferred_writes::{DEFERRED_THREADS, DeferredWrites, Queue};
 use crate::kernel_cache::delayed_replies::DelayedReplies;
 use crate::kernel_cache::page_dropper::{DROP_THREADS, Done, Dropper};
 use crate::kernel_cache::peek::Peeks;
@@ -201,7 +201,7 @@ fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
 #[derive(Clone)]
 struct Aside {
     delayed_replies: DelayedReplies,
-    late: Late,
+    deferred: DeferredWrites,
     dropper: Dropper,
 }
 
@@ -330,15 +330,15 @@ impl FuseSession {
         let adapter = Adapter::new(fs, validity);
         adapter.agree(&self.info());
         let mut buffers = Vec::new();
-        for _ in 0..LATE_THREADS + options.threads.max(1) {
+        for _ in 0..DEFERRED_THREADS + options.threads.max(1) {
             buffers.push(LockedBuf::new(BUFFER_BYTES)?);
         }
         let (delayed_replies, queue) = DelayedReplies::new();
-        let (late, writes) = Late::new();
+        let (deferred, writes) = DeferredWrites::new();
         let (dropper, wishes) = Dropper::new();
         let aside = Aside {
             delayed_replies,
-            late,
+            deferred,
             dropper,
         };
         let ended = thread::scope(|scope| {
@@ -363,7 +363,7 @@ impl FuseSession {
             let mut first_error = None;
             for (number, buf) in buffers.into_iter().enumerate() {
                 let (adapter, on_init) = (&adapter, options.on_init.as_deref());
-                let task = match number < LATE_THREADS {
+                let task = match number < DEFERRED_THREADS {
                     true => Task::Writes(writes.clone()),
                     false => Task::Requests(aside.clone()),
                 };
@@ -478,7 +478,7 @@ impl FuseSession {
                         held = dropped.map(|last| (ino, last));
                     }
                     let what = Inval::Range { offset, bytes };
-                    if held.is_none() && aside.late.write(&header, message, ino, what) {
+                    if held.is_none() && aside.deferred.write(&header, message, ino, what) {
                         continue;
                     }
                 }

@@ -228,7 +228,8 @@ impl CallRunner {
             let _inside = ReadSection::enter_as(&services.sections, reader_slot::number());
             let epoch = services.daemon.epoch();
             failpoints::reach("call-inside");
-            if !services.leases.holds(node, LeaseMode::Shared) && !mutants::is_on("quick-unleased")
+            if !services.leases.holds(node, LeaseMode::Shared)
+                && !mutants::is_on("fast-read-unleased")
             {
                 return None;
             }

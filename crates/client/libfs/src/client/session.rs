@@ -238,7 +238,7 @@ fn services(
     let cache = Arc::new(BlockCache::default());
     let flash = FlashDevices::new(daemon.clone(), client_page.clone());
     let volume = VolumeReader::new(
-        view.given_by(cache.clone()),
+        view.with_block_source(cache.clone()),
         nvm.clone(),
         log.content(),
         LowerBlocks::new(cache, flash, daemon.clone()),

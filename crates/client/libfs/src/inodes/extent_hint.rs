@@ -43,7 +43,7 @@ impl ExtentHint {
 
     /// Nothing is known.
     pub(crate) fn forget(&self) {
-        if !mutants::is_on("lately-kept") {
+        if !mutants::is_on("extent-hint-kept") {
             self.set(0, 0, 0);
         }
     }

@@ -12,7 +12,7 @@ use crate::client::volume_reader::VolumeReader;
 use crate::errno::{Errno, Stop};
 use crate::inodes::dir::DirState;
 use crate::inodes::extent_hint::ExtentHint;
-use crate::inodes::unwritten_ranges::Allocated;
+use crate::inodes::unwritten_ranges::UnwrittenRanges;
 use parking_lot::{Mutex, RwLock};
 use shale_format::acl::AclKind;
 use shale_format::inode::Inode;
@@ -40,7 +40,7 @@ pub(crate) struct NodeState {
     /// 4 KiB blocks in use, those still in the log included.
     pub blocks: u64,
     /// Blocks without data that the volume does not know of yet.
-    pub allocated: Allocated,
+    pub allocated: UnwrittenRanges,
     /// Entries that are newer in the log.
     pub dir: DirState,
     /// Extended attributes as of now, once loaded.
@@ -67,7 +67,7 @@ impl NodeState {
             newest: LogPos(0),
             overlay: Overlay::new(),
             blocks: 0,
-            allocated: Allocated::default(),
+            allocated: UnwrittenRanges::default(),
             dir: DirState::default(),
             xattrs: Some(Xattrs::new()),
             orphan: false,

@@ -7,12 +7,12 @@ use std::ops::Range;
 
 /// Ranges of file blocks.
 #[derive(Default)]
-pub(crate) struct Allocated {
+pub(crate) struct UnwrittenRanges {
     ranges: RangeSet<u64>,
     newest: LogPos,
 }
 
-impl Allocated {
+impl UnwrittenRanges {
     /// Adds blocks, by the record that ends at `end`.
     pub(crate) fn add(&mut self, blocks: Range<u64>, end: LogPos) {
         if !blocks.is_empty() {
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn ranges_join_split_and_count() {
-        let mut a = Allocated::default();
+        let mut a = UnwrittenRanges::default();
         a.add(10..20, LogPos(1));
         a.add(15..30, LogPos(2));
         assert_eq!(a.count(0..100), 20);

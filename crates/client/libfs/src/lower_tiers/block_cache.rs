@@ -8,7 +8,7 @@ use lru::LruCache;
 use parking_lot::Mutex;
 use shale_format::BlockAddr;
 use shale_format::limits::BLOCK_BYTES;
-use shale_volume::{Given, VolumeError};
+use shale_volume::{BlockSource, VolumeError};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
@@ -70,7 +70,7 @@ impl BlockCache {
     }
 }
 
-impl Given for BlockCache {
+impl BlockSource for BlockCache {
     fn block(
         &self,
         addr: BlockAddr,

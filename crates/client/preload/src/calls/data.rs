@@ -5,7 +5,7 @@ use crate::calls::route::{Call, Route};
 use crate::calls::short_way;
 use crate::calls::vectors::{Buffer, buffers};
 use crate::client::{Client, caller};
-use crate::fd::description::Held;
+use crate::fd::description::OffsetGuard;
 use crate::hook::outcome::PASS;
 use crate::hook::raw::{self, Args, nr};
 use crate::report;
@@ -245,7 +245,7 @@ pub fn transfer(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) 
 
 /// Begins a call that will move the offset to `to`, if it is about the offset.
 #[inline]
-fn begun(held: &Option<Held>, to: u64) -> Option<bool> {
+fn begun(held: &Option<OffsetGuard>, to: u64) -> Option<bool> {
     held.as_ref().map_or(Some(false), |held| held.begin(to))
 }
 
@@ -253,7 +253,7 @@ fn begun(held: &Option<Held>, to: u64) -> Option<bool> {
 fn failed(
     call: &Call<'_>,
     client: &'static Client,
-    held: Option<Held>,
+    held: Option<OffsetGuard>,
     shared: bool,
     e: Errno,
 ) -> i64 {

@@ -3,7 +3,7 @@
 use crate::calls::direct;
 use crate::client::{self, Client};
 use crate::clock;
-use crate::fd::description::{self, Description, Held, mode, pages};
+use crate::fd::description::{self, Description, OffsetGuard, mode, pages};
 use crate::fd::table::{self, Entry};
 use crate::hook::outcome::PASS;
 use crate::hook::raw::{self, Args, nr};
@@ -21,9 +21,9 @@ const AFTER_FAILURE_NS: i64 = 1_000_000_000;
 /// The way of one call.
 pub enum Route {
     /// Served here. The lock is held if the call is about the offset.
-    Here(&'static Client, Option<Held>),
+    Here(&'static Client, Option<OffsetGuard>),
     /// The kernel's, under the lock, so that the offset stays where it is known to be.
-    Kernel(Held),
+    Kernel(OffsetGuard),
     /// The kernel's, beside other calls on the description: the file is with the mount, and the call is
     /// not about the offset. Leases put it in order with those that are served meanwhile.
     Beside,
@@ -188,7 +188,7 @@ impl<'a> Call<'a> {
     }
 
     #[cold]
-    fn slow_route(&self, d: &'static Description, held: Held, offset: bool) -> Route {
+    fn slow_route(&self, d: &'static Description, held: OffsetGuard, offset: bool) -> Route {
         let mount = d.mount.load(Ordering::Relaxed);
         match d.mode.load(Ordering::Relaxed) {
             mode::HANDED_OVER => {
@@ -358,7 +358,7 @@ impl<'a> Call<'a> {
     /// The result of a served call that failed with `e`: if the session is lost, the
     /// kernel's. The mount waits until the daemon is there again.
     #[cold]
-    pub fn failed(&self, client: &'static Client, held: Option<Held>, e: Errno) -> i64 {
+    pub fn failed(&self, client: &'static Client, held: Option<OffsetGuard>, e: Errno) -> i64 {
         if e == shale_libfs::ELSEWHERE {
             return self.elsewhere(client, held);
         }
@@ -385,7 +385,7 @@ impl<'a> Call<'a> {
 
     /// The result of a call for a file that everybody uses through the mount now.
     #[cold]
-    fn elsewhere(&self, client: &'static Client, held: Option<Held>) -> i64 {
+    fn elsewhere(&self, client: &'static Client, held: Option<OffsetGuard>) -> i64 {
         report::passed(self.number, "mediated");
         let d = self.description();
         let held = held.unwrap_or_else(|| d.lock(self.thread.tid.load(Ordering::Relaxed)));
@@ -404,7 +404,7 @@ impl<'a> Call<'a> {
 
     /// The result of a call that the kernel has to do; the next one is served here again.
     #[cold]
-    fn once_by_kernel(&self, held: Option<Held>) -> i64 {
+    fn once_by_kernel(&self, held: Option<OffsetGuard>) -> i64 {
         report::passed(self.number, "left to the kernel");
         let d = self.description();
         let held = held.unwrap_or_else(|| d.lock(self.thread.tid.load(Ordering::Relaxed)));

@@ -175,7 +175,7 @@ pub fn drop_user(index: u32) {
 }
 
 /// The lock of a description, held.
-pub struct Held {
+pub struct OffsetGuard {
     description: &'static Description,
     tid: u32,
 }
@@ -187,9 +187,9 @@ const LOOK_MS: u32 = 100;
 
 impl Description {
     /// Takes the lock for thread `tid`. The lock of a thread that was killed is taken over, and so is
-    /// that of one that was stopped: it finds out when it goes on ([`Held::begin`], [`Held::moved`]).
+    /// that of one that was stopped: it finds out when it goes on ([`OffsetGuard::begin`], [`OffsetGuard::moved`]).
     #[inline]
-    pub fn lock(&'static self, tid: i32) -> Held {
+    pub fn lock(&'static self, tid: i32) -> OffsetGuard {
         let tid = tid as u32;
         if self
             .lock
@@ -198,7 +198,7 @@ impl Description {
         {
             self.lock_slowly(tid);
         }
-        Held {
+        OffsetGuard {
             description: self,
             tid,
         }
@@ -416,7 +416,7 @@ impl Description {
     }
 }
 
-impl Held {
+impl OffsetGuard {
     /// A call at the offset begins; a write says where it will end, others 0. Should this thread be stopped
     /// in it, others that share the description go on from there. Gives whether there are others; `None`: they
     /// have the lock by now, and the call restarts.
@@ -461,7 +461,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for OffsetGuard {
     #[inline]
     fn drop(&mut self) {
         let lock = &self.description.lock;
@@ -601,7 +601,7 @@ mod tests {
             .arg("60")
             .spawn()
             .unwrap();
-        let stopped = Held {
+        let stopped = OffsetGuard {
             description: d,
             tid: child.id(),
         };

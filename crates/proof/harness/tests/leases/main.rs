@@ -295,14 +295,14 @@ fn priority_schedules() {
 /// Each deliberate mistake, and where it shows.
 const MISTAKES: &[(&str, &str, fn())] = &[
     ("lease-generation", "the generation is not raised", run),
-    ("lease-gate", "no grace period is waited for", run),
+    ("lease-grace", "no grace period is waited for", run),
     (
         "lease-barrier",
         "no barrier before the read of the reader slots",
         run,
     ),
     (
-        "gate-after-look",
+        "section-after-look",
         "a call looks at the lease before it is inside",
         run,
     ),
@@ -324,7 +324,7 @@ const MISTAKES: &[(&str, &str, fn())] = &[
         run,
     ),
     (
-        "lease-idle-gate",
+        "lease-idle-grace",
         "calls go on under a lease that has gone because nobody uses it",
         run,
     ),
@@ -344,17 +344,17 @@ const MISTAKES: &[(&str, &str, fn())] = &[
         forget_meanwhile,
     ),
     (
-        "cut-early",
+        "seal-early",
         "the log's end is found before the client can know",
         run,
     ),
     (
-        "cut-barrier",
+        "seal-barrier",
         "no barrier before the look for the log's end",
         cut_meanwhile,
     ),
     (
-        "cut-in-pieces",
+        "seal-in-pieces",
         "the log may grow between that look and the cut",
         cut_meanwhile,
     ),

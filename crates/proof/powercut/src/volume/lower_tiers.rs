@@ -66,12 +66,12 @@ pub fn for_check(devices: [Arc<dyn TierDevice>; 2]) -> Devices {
 /// Holds who flushes a device until something else is done.
 #[derive(Default)]
 struct Hold {
-    state: Mutex<Held>,
+    state: Mutex<HoldState>,
     changed: Condvar,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Held {
+enum HoldState {
     #[default]
     Nobody,
     /// The next flush is to wait.
@@ -83,14 +83,15 @@ enum Held {
 impl Hold {
     fn flush(&self) {
         let mut state = self.state.lock();
-        if *state == Held::Armed {
-            *state = Held::Waits;
+        if *state == HoldState::Armed {
+            *state = HoldState::Waits;
             self.changed.notify_all();
-            self.changed.wait_while(&mut state, |s| *s == Held::Waits);
+            self.changed
+                .wait_while(&mut state, |s| *s == HoldState::Waits);
         }
     }
 
-    fn set(&self, to: Held) {
+    fn set(&self, to: HoldState) {
         *self.state.lock() = to;
         self.changed.notify_all();
     }
@@ -175,14 +176,14 @@ impl Below {
         first: impl FnOnce() -> A + Send,
         second: impl FnOnce() -> B,
     ) -> (A, B) {
-        self.hold.set(Held::Armed);
+        self.hold.set(HoldState::Armed);
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
                 let done = catch_unwind(AssertUnwindSafe(first));
                 // Nothing was flushed: the other one need not wait.
                 let mut state = self.hold.state.lock();
-                if *state == Held::Armed {
-                    *state = Held::Nobody;
+                if *state == HoldState::Armed {
+                    *state = HoldState::Nobody;
                     self.hold.changed.notify_all();
                 }
                 done
@@ -190,10 +191,10 @@ impl Below {
             let mut state = self.hold.state.lock();
             self.hold
                 .changed
-                .wait_while(&mut state, |s| *s == Held::Armed);
+                .wait_while(&mut state, |s| *s == HoldState::Armed);
             drop(state);
             let second = second();
-            self.hold.set(Held::Nobody);
+            self.hold.set(HoldState::Nobody);
             let first = thread.join().and_then(|done| done);
             (first.unwrap_or_else(|panic| resume_unwind(panic)), second)
         })

@@ -41,7 +41,7 @@ impl GracePeriods {
 
     /// Waits until every call that clients were inside of has ended, after a change to their pages.
     pub(crate) fn wait(&self, clients: &[Arc<Client>]) {
-        if clients.is_empty() || mutants::is_on("lease-gate") {
+        if clients.is_empty() || mutants::is_on("lease-grace") {
             return;
         }
         if !mutants::is_on("lease-barrier") {

@@ -138,7 +138,7 @@ impl Reclaimer {
             self.volume.release_up_to(txid);
         }
         let reclaim = || clients.iter().zip(&digested);
-        if mutants::is_on("reclaim-gate") {
+        if mutants::is_on("reclaim-grace") {
             reclaim().for_each(|(client, upto)| client.daemon_page.set_reclaim(*upto));
         }
         let calls = self.grace.calls(&clients);

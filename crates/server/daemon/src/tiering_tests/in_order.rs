@@ -10,7 +10,7 @@ use shale_emulate::host_managed::{EmulatedZones, ZoneShape};
 use shale_emulate::zoned::{Behaviour, Geometry};
 use shale_emulate::{FlashZones, Zoned};
 use shale_format::BlockAddr;
-use shale_volume::{Heat, VolumeError};
+use shale_volume::{VolumeError, WriteStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{OnceLock, Weak};
 
@@ -265,7 +265,11 @@ fn write_on(volume: &Volume, medium: &impl Medium) -> Result<(), String> {
     volume.erase_zones(TierId::Ssd).map_err(why)?;
     let (mut written, mut odd) = (0, 3);
     loop {
-        let heat = if odd % 2 == 0 { Heat::Cold } else { Heat::Hot };
+        let heat = if odd % 2 == 0 {
+            WriteStream::Cold
+        } else {
+            WriteStream::Hot
+        };
         let run = match volume.allocate_lower(TierId::Ssd, heat, odd, true) {
             Ok(run) => run,
             Err(VolumeError::NoSpace { .. }) => break,

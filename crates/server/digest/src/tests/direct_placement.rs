@@ -8,7 +8,7 @@ use shale_format::limits::{BLOCK_BYTES, LABEL_AREA_BYTES, NVM_BYTES_MIN};
 use shale_format::superblock::{DeviceEntry, TierTable};
 use shale_format::{FileBlock, Ino, TierId};
 use shale_nvm::Map;
-use shale_volume::{Heat, LowerDevices, Mapping, MkfsOptions, Volume, VolumeError};
+use shale_volume::{LowerDevices, Mapping, MkfsOptions, Volume, VolumeError, WriteStream};
 use std::sync::Arc;
 use zerocopy::FromZeros;
 
@@ -57,7 +57,7 @@ fn rule(run_blocks: u64, chunk_blocks: u64) -> Option<Place> {
         match may && run.blocks >= run_blocks {
             true => Placement::Lower {
                 tier: TierId::Ssd,
-                stream: Heat::Cold,
+                stream: WriteStream::Cold,
                 chunk_blocks,
             },
             false => Placement::Nvm,
@@ -122,8 +122,8 @@ fn each_run_is_asked_for_and_streams_are_kept_apart() {
         chunk_blocks: 1,
     };
     w.rules.placement = Some(Box::new(move |run| match run.blocks {
-        5 => lower(Heat::Hot),
-        7 => lower(Heat::Cold),
+        5 => lower(WriteStream::Hot),
+        7 => lower(WriteStream::Cold),
         _ => Placement::Nvm,
     }));
     for (at, blocks) in [(0, 5), (10, 7), (20, 9)] {

@@ -8,7 +8,7 @@ use crate::move_request::{BLOCK, DISK_BATCH_BLOCKS, MoveRequest, Target};
 use shale_format::inode::Inode;
 use shale_format::{BlockAddr, TierId};
 use shale_sys::mutants;
-use shale_volume::{Heat, Result, Run, VolumeError};
+use shale_volume::{Result, Run, VolumeError, WriteStream};
 use std::collections::BTreeMap;
 
 /// Blocks that are read or written at once, all of a batch: between requests to a disk that follow one another
@@ -341,7 +341,11 @@ impl Tiering {
 
     /// New blocks on the target, `blocks` of them on NVM, below in one run perhaps fewer.
     pub(super) fn place(&self, blocks: u64, hot: bool, target: Target) -> Result<Vec<Run>> {
-        let heat = if hot { Heat::Hot } else { Heat::Cold };
+        let heat = if hot {
+            WriteStream::Hot
+        } else {
+            WriteStream::Cold
+        };
         match target.tier {
             TierId::Nvm => self.allocate_above(blocks),
             tier => {

@@ -26,7 +26,7 @@ use shale_sys::mutants;
 use std::collections::BTreeSet;
 
 mod info;
-pub use info::{Heat, LowerSpace, ZoneInfo};
+pub use info::{LowerSpace, WriteStream, ZoneInfo};
 
 /// Zones that one transaction erases, most.
 const ERASED_AT_ONCE: usize = 64;
@@ -312,7 +312,7 @@ impl Zones {
 
     /// Blocks in a row for up to `blocks` blocks, in the order in which they are to be written.
     /// `last`: what is kept for cleaning may be used too.
-    pub(crate) fn allocate(&self, heat: Heat, blocks: u64, last: bool) -> Result<Run> {
+    pub(crate) fn allocate(&self, heat: WriteStream, blocks: u64, last: bool) -> Result<Run> {
         let mut state = self.state.lock();
         let state = &mut *state;
         // With no zone in reserve what is begun is for cleaning, or there will never be one again.
@@ -590,9 +590,9 @@ impl State {
             written: z.given,
             live: z.live,
             heat: if z.entry.heat == 0 {
-                Heat::Hot
+                WriteStream::Hot
             } else {
-                Heat::Cold
+                WriteStream::Cold
             },
             txid: TxId(z.entry.txid),
             open: self.open.contains(&Some(n)) && z.left() > 0,

@@ -9,7 +9,7 @@ use shale_format::{BlockAddr, TierId};
 use std::sync::Arc;
 
 /// Leaves below NVM that a process without devices has been given.
-pub trait Given: Send + Sync {
+pub trait BlockSource: Send + Sync {
     /// The block that lay at `addr` when its zone had been erased `generation` times; `None`: it has
     /// to be got first.
     ///
@@ -24,7 +24,7 @@ pub trait Given: Send + Sync {
 pub(crate) struct BlockReader {
     pub(crate) media: NvmRegion,
     pub(crate) lower: Option<Arc<Lower>>,
-    pub(crate) given: Option<Arc<dyn Given>>,
+    pub(crate) given: Option<Arc<dyn BlockSource>>,
     /// How long what changes in place is waited for.
     pub(crate) patience: Arc<Patience>,
 }

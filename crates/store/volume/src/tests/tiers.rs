@@ -3,7 +3,7 @@
 mod leaves;
 
 use super::{MIB, check, extent, file, new_volume, options};
-use crate::{Heat, LowerDevices, Mapping, MkfsOptions, View, Volume, VolumeError};
+use crate::{LowerDevices, Mapping, MkfsOptions, View, Volume, VolumeError, WriteStream};
 use shale_block::{BlockDevice, MemoryBlocks, TierDevice};
 use shale_format::limits::{BLOCK_BYTES, LABEL_AREA_BYTES};
 use shale_format::superblock::{DeviceEntry, TierTable};
@@ -76,9 +76,9 @@ impl Tiered {
     fn lower(&self, ino: u64, blocks: u64) {
         let mut fb = 0;
         while fb < blocks {
-            let run = self
-                .volume
-                .allocate_lower(TierId::Ssd, Heat::Cold, blocks - fb, false);
+            let run =
+                self.volume
+                    .allocate_lower(TierId::Ssd, WriteStream::Cold, blocks - fb, false);
             let run = run.unwrap();
             let mut data = Vec::new();
             for n in 0..run.len {
@@ -376,14 +376,14 @@ fn one_zone_is_kept_for_cleaning() {
     let mut given = 0;
     while let Ok(run) = t
         .volume
-        .allocate_lower(TierId::Ssd, Heat::Cold, ZONE, false)
+        .allocate_lower(TierId::Ssd, WriteStream::Cold, ZONE, false)
     {
         given += run.len;
     }
     assert_eq!(given, (ZONES - 1) * ZONE);
     assert!(
         t.volume
-            .allocate_lower(TierId::Ssd, Heat::Hot, 1, true)
+            .allocate_lower(TierId::Ssd, WriteStream::Hot, 1, true)
             .is_ok()
     );
 }
@@ -438,7 +438,7 @@ impl Tiered {
         self.volume.view().read_at(from, 0, &mut bytes).unwrap();
         let run = self
             .volume
-            .allocate_lower(TierId::Ssd, Heat::Cold, 1, false);
+            .allocate_lower(TierId::Ssd, WriteStream::Cold, 1, false);
         let run = run.unwrap();
         self.volume.write_lower(run, &bytes).unwrap();
         self.volume.flush_lower(TierId::Ssd).unwrap();

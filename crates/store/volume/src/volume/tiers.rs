@@ -13,7 +13,7 @@
 
 use crate::error::{Result, VolumeError};
 use crate::lower_tiers::lower::{Lower, from_device};
-use crate::lower_tiers::zones::{Heat, LowerSpace, ZoneInfo, Zones};
+use crate::lower_tiers::zones::{LowerSpace, WriteStream, ZoneInfo, Zones};
 use crate::volume::Volume;
 use shale_allocation::Run;
 use shale_block::TierDevice;
@@ -80,7 +80,13 @@ impl Volume {
     ///
     /// # Errors
     /// `NoSpace`.
-    pub fn allocate_lower(&self, tier: TierId, heat: Heat, blocks: u64, last: bool) -> Result<Run> {
+    pub fn allocate_lower(
+        &self,
+        tier: TierId,
+        heat: WriteStream,
+        blocks: u64,
+        last: bool,
+    ) -> Result<Run> {
         self.zones_of(tier)?.allocate(heat, blocks, last)
     }
 

@@ -15,12 +15,12 @@ const AHEAD_BYTES: u64 = 16 << 10;
 
 #[derive(Default)]
 #[repr(align(64))]
-struct Place {
+struct Slot {
     left: AtomicU64,
     held: AtomicU64,
 }
 
-impl Place {
+impl Slot {
     #[inline(always)]
     fn take(&self) -> ParkedPermit {
         let kept = ParkedPermit {
@@ -40,7 +40,7 @@ impl Place {
 
 /// The permits that threads keep, by reader slot.
 pub(crate) struct Permits {
-    places: Box<[Place]>,
+    slots: Box<[Slot]>,
     /// Looked after whenever a thread gets a new permit.
     present: Prefault,
 }
@@ -48,7 +48,7 @@ pub(crate) struct Permits {
 impl Permits {
     pub(crate) fn new(present: Prefault) -> Self {
         Self {
-            places: (0..SHARED).map(|_| Place::default()).collect(),
+            slots: (0..SHARED).map(|_| Slot::default()).collect(),
             present,
         }
     }
@@ -57,27 +57,27 @@ impl Permits {
     /// the calling thread's reader slot. As numbers, so that they stay in registers.
     #[inline(always)]
     pub(crate) fn take(&self, log: &Writer, thread: usize, bytes: u64) -> Option<ParkedPermit> {
-        let Some(place) = self.places.get(thread) else {
+        let Some(slot) = self.slots.get(thread) else {
             return log.try_reserve(bytes).map(LogReservation::keep);
         };
-        // The place is empty while its permit is in use: a signal handler's call gets its own.
-        let kept = place.take();
+        // The slot is empty while its permit is in use: a signal handler's call gets its own.
+        let kept = slot.take();
         if kept.left >= bytes {
             return Some(kept);
         }
-        self.more(log, place, kept, bytes).then(|| place.take())
+        self.more(log, slot, kept, bytes).then(|| slot.take())
     }
 
     /// Gives what is left of a permit back and puts a new one in its place; `false`: there
     /// is no space.
     #[cold]
-    fn more(&self, log: &Writer, place: &Place, left: ParkedPermit, bytes: u64) -> bool {
+    fn more(&self, log: &Writer, slot: &Slot, left: ParkedPermit, bytes: u64) -> bool {
         drop(log.resume(left));
         self.present.look_ahead(log.reserved().0);
         let ahead = log.try_reserve(bytes.max(AHEAD_BYTES));
         match ahead.or_else(|| log.try_reserve(bytes)) {
             Some(permit) => {
-                place.put(permit.keep());
+                slot.put(permit.keep());
                 true
             }
             None => false,
@@ -87,11 +87,11 @@ impl Permits {
     /// Keeps what is left of a permit for the thread's next call.
     #[inline(always)]
     pub(crate) fn put(&self, thread: usize, permit: &mut LogReservation<'_>) {
-        let place = self.places.get(thread);
-        if let Some(place) = place.filter(|_| (1..=AHEAD_BYTES).contains(&permit.left())) {
+        let slot = self.slots.get(thread);
+        if let Some(slot) = slot.filter(|_| (1..=AHEAD_BYTES).contains(&permit.left())) {
             // What a signal handler's call has put there meanwhile goes back.
-            if place.held.load(Ordering::Relaxed) == 0 {
-                place.put(permit.put_aside());
+            if slot.held.load(Ordering::Relaxed) == 0 {
+                slot.put(permit.put_aside());
             }
         }
     }

@@ -99,7 +99,7 @@ impl Session {
         mode: LeaseMode,
         f: impl Fn(&Node) -> std::result::Result<u64, Stop>,
     ) -> std::result::Result<u64, Stop> {
-        let early = mutants::is_on("gate-after-look");
+        let early = mutants::is_on("section-after-look");
         let mut inside = (!early).then(|| ReadSection::enter(&self.client_words));
         let node = self.nodes.get(ino);
         let node = node

@@ -41,7 +41,7 @@ impl LeaseManager {
             }
         }
         let all: Vec<Arc<Client>> = holders.values().cloned().collect();
-        if !mutants::is_on("lease-idle-gate") {
+        if !mutants::is_on("lease-idle-grace") {
             self.grace.wait(&all);
         }
         for (id, digested) in &mut writers {

@@ -61,13 +61,13 @@ impl Client {
     /// before the call returns. Exact: the end is what is believed at one moment, and nobody
     /// believes more afterwards.
     pub(crate) fn cut(&self, barrier: Barrier) {
-        let early = mutants::is_on("cut-early").then(|| self.published().pos().0);
+        let early = mutants::is_on("seal-early").then(|| self.published().pos().0);
         set_word(&self.log_fd, END_AT, end::SOUGHT);
-        if !mutants::is_on("cut-barrier") {
+        if !mutants::is_on("seal-barrier") {
             barrier.run();
         }
         let early =
-            early.or_else(|| mutants::is_on("cut-in-pieces").then(|| self.published().pos().0));
+            early.or_else(|| mutants::is_on("seal-in-pieces").then(|| self.published().pos().0));
         let mut reached = self.reached.lock();
         let now = early.unwrap_or_else(|| {
             self.look_at_log(&mut reached);

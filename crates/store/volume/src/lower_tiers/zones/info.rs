@@ -6,7 +6,7 @@ use shale_format::TxId;
 
 /// Kinds of data that are kept apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heat {
+pub enum WriteStream {
     /// Likely to change or to be read soon.
     Hot = 0,
     /// Not likely.
@@ -23,7 +23,7 @@ pub struct ZoneInfo {
     /// Blocks in use.
     pub live: u64,
     /// Hot or cold.
-    pub heat: Heat,
+    pub heat: WriteStream,
     /// Last batch that linked blocks of it.
     pub txid: TxId,
     /// More will be written to it.

@@ -59,7 +59,7 @@ fn a_spare_is_never_in_use_and_is_there_for_cleaning() {
     };
     assert_eq!(seen(&zones), (180, 180, 76, 192));
     for word in 0..2 {
-        let run = zones.allocate(Heat::Cold, 64, false).unwrap();
+        let run = zones.allocate(WriteStream::Cold, 64, false).unwrap();
         assert_eq!(run.len, 64);
         zones.writing(run).unwrap();
         let (base, now, freed) = (0, u64::MAX, 0);
@@ -72,7 +72,10 @@ fn a_spare_is_never_in_use_and_is_there_for_cleaning() {
         zones.apply_committed(TxId(1), &[change]);
     }
     assert_eq!(seen(&zones), (52, 52, 76, 64));
-    assert_eq!(zones.allocate(Heat::Cold, 64, false).unwrap().len, 52);
+    assert_eq!(
+        zones.allocate(WriteStream::Cold, 64, false).unwrap().len,
+        52
+    );
     let (word, base, now, freed) = (2, 0, u64::MAX >> 12, 0);
     let change = WordChange {
         word,
@@ -82,9 +85,9 @@ fn a_spare_is_never_in_use_and_is_there_for_cleaning() {
     };
     zones.apply_committed(TxId(1), &[change]);
     assert_eq!(seen(&zones), (0, 0, 76, 12));
-    let full = zones.allocate(Heat::Cold, 1, false);
+    let full = zones.allocate(WriteStream::Cold, 1, false);
     assert!(matches!(full, Err(VolumeError::NoSpace { .. })), "{full:?}");
-    assert_eq!(zones.allocate(Heat::Cold, 64, true).unwrap().len, 12);
+    assert_eq!(zones.allocate(WriteStream::Cold, 64, true).unwrap().len, 12);
     zones.set_emptying(0, true);
     assert_eq!((zones.possible(None), zones.space().available), (0, 0));
 }
@@ -122,13 +125,13 @@ fn a_worn_out_zone_has_space_only_for_what_is_live() {
     assert_eq!((zones.possible(None), zones.infos().len()), (64, 4));
     assert!(erasable().is_empty());
     // One that is being written.
-    let run = zones.allocate(Heat::Hot, 10, true).unwrap();
+    let run = zones.allocate(WriteStream::Hot, 10, true).unwrap();
     zones.writing(run).unwrap();
     assert!(zones.infos()[0].open);
     zones.set_worn(0);
     let info = zones.infos()[0];
     assert_eq!((info.open, info.worn, info.written), (false, true, 64));
-    let next = zones.allocate(Heat::Hot, 10, true).unwrap();
+    let next = zones.allocate(WriteStream::Hot, 10, true).unwrap();
     assert_eq!(next.addr.index(), 128);
     assert_eq!(zones.space().total, 64 + 3);
 }

@@ -3,7 +3,7 @@
 
 use crate::error::Result;
 use crate::lower_tiers::lower::DeviceBlock;
-use crate::reading::block_reader::Given;
+use crate::reading::block_reader::BlockSource;
 use crate::reading::view::View;
 use shale_format::BlockAddr;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 impl View {
     /// Has leaves below NVM read from what `given` holds: for a process without devices.
     #[must_use]
-    pub fn given_by(mut self, given: Arc<dyn Given>) -> View {
+    pub fn with_block_source(mut self, given: Arc<dyn BlockSource>) -> View {
         self.blocks.given = Some(given);
         self
     }

@@ -4,7 +4,7 @@ mod extents;
 
 use super::{Tiered, tiered};
 use crate::tests::{check, directory};
-use crate::{Given, Heat, Result, View, VolumeError};
+use crate::{BlockSource, Result, View, VolumeError, WriteStream};
 use parking_lot::Mutex;
 use shale_format::extent::root_kind;
 use shale_format::limits::BLOCK_BYTES;
@@ -67,7 +67,9 @@ impl Tiered {
             let at = match to {
                 TierId::Nvm => self.volume.allocate(1, None).unwrap()[0].addr,
                 tier => {
-                    let run = self.volume.allocate_lower(tier, Heat::Cold, 1, false);
+                    let run = self
+                        .volume
+                        .allocate_lower(tier, WriteStream::Cold, 1, false);
                     run.unwrap().addr
                 }
             };
@@ -193,7 +195,9 @@ fn a_leaf_that_changed_meanwhile_stays_where_it_is() {
     let view = t.volume.view();
     let from = view.leaves(&t.dir()).unwrap()[0];
     let mut bytes = view.leaf(Ino(DIR), from).unwrap();
-    let run = t.volume.allocate_lower(TierId::Ssd, Heat::Cold, 1, false);
+    let run = t
+        .volume
+        .allocate_lower(TierId::Ssd, WriteStream::Cold, 1, false);
     let run = run.unwrap();
     tree::readdress(&mut bytes, run.addr);
     t.volume.write_lower(run, &bytes[..]).unwrap();
@@ -227,7 +231,7 @@ impl PinnedBlocks {
     }
 }
 
-impl Given for PinnedBlocks {
+impl BlockSource for PinnedBlocks {
     fn block(&self, addr: BlockAddr, generation: u32) -> Option<Result<Block>> {
         self.0.lock().get(&(addr, generation)).cloned().map(Ok)
     }
@@ -241,7 +245,7 @@ fn a_reader_without_devices_says_what_it_lacks() {
     let held = Arc::new(PinnedBlocks::default());
     let (blind, _) = View::open(Arc::clone(t.volume.view().map())).unwrap();
     assert!(blind.lookup(&t.dir(), &name(7)).is_err());
-    let blind = blind.given_by(held.clone());
+    let blind = blind.with_block_source(held.clone());
     let mut asked = 0;
     for n in 0..2000 {
         let found = loop {

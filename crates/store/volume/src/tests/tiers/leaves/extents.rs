@@ -26,7 +26,7 @@ impl Tiered {
         };
         (0..blocks).for_each(|n| add(TierId::Nvm, n, run.addr.plus(n)));
         for n in blocks..blocks + lower {
-            let cold = Heat::Cold;
+            let cold = WriteStream::Cold;
             let run = self.volume.allocate_lower(TierId::Ssd, cold, 1, false);
             let run = run.unwrap();
             let bytes = [n as u8; BLOCK_BYTES];
@@ -160,7 +160,7 @@ fn a_reader_without_devices_learns_which_leaves_of_extents_it_lacks() {
     let leaves = t.move_leaves_of(FILE, TierId::Ssd, |_| true);
     let held = Arc::new(PinnedBlocks::default());
     let (blind, _) = View::open(Arc::clone(t.volume.view().map())).unwrap();
-    let blind = blind.given_by(held.clone());
+    let blind = blind.with_block_source(held.clone());
     let mut asked = 0;
     let mut one = |fb| loop {
         match blind.map_block(&t.file(), FileBlock(fb)) {
