@@ -10,8 +10,7 @@
 //!
 //! [`Map`] owns the mapping; it dereferences to the [`MappedRegion`] of its default path, and
 //! `map.on(Path::Structure)` is the view that counts for another path. All access
-//! goes through views. [`Span`] is the optional layer on top in which the order
-//! "stored, flushed, fenced" is checked by the compiler.
+//! goes through views.
 //!
 //! Invariants: a range outside the mapping, a store to a read-only piece and a
 //! misaligned word are mistakes of ours and panic; no reference into mapped memory is
@@ -43,7 +42,6 @@ mod isa;
 mod map;
 mod mapping;
 mod shared;
-mod span;
 pub mod timing;
 mod unnamed;
 mod view;
@@ -56,7 +54,6 @@ pub use isa::{LINE_BYTES, LINE_WORDS};
 pub use map::{Map, MapOptions};
 pub use mapping::{Access, Piece};
 pub use shared::SharedWords;
-pub use span::{Clean, Dirty, InFlight, Joined, Span};
 pub use timing::{Model, Pace, Timing};
 pub use unnamed::{create_unnamed, name_unnamed};
 pub use view::MappedRegion;

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use crate::{Access, Map, MapOptions, Model, Path, Piece, Span};
+use crate::{Access, Map, MapOptions, Model, Path, Piece};
 use shale_sys::ProtectionKey;
 
 /// A directory in RAM that is removed at the end.
@@ -311,27 +311,6 @@ fn a_file_that_does_not_fit_leaves_nothing() {
     let error = Map::create_file(&path, 1 << 60).unwrap_err();
     assert!(error.to_string().contains("allocate"), "{error}");
     assert!(!path.exists());
-}
-
-#[test]
-fn spans_go_from_dirty_to_clean() {
-    let map = Map::anonymous(4096).unwrap();
-    let clean = map.write(10, b"dirty").flush().fence();
-    assert_eq!((clean.offset(), clean.bytes()), (10, 5));
-    let counts = map.counts().path(Path::Data);
-    assert_eq!((counts.lines_flushed, counts.fences), (1, 1));
-
-    let header = map.on(Path::Log).write_nt(64, &[1; 64]);
-    let (header, word) = header.join(map.write_u64(128, 7).flush()).fence();
-    assert_eq!((header.offset(), word.offset()), (64, 128));
-    let [first, second] = Span::fence_all([
-        map.write_nt(256, &[2; 128]),
-        map.write_nt_with(512, &[&[3; 64], &[4; 6]]),
-    ]);
-    assert_eq!((first.bytes(), second.bytes()), (128, 70));
-    assert_eq!(map.counts().path(Path::Log).fences, 1);
-    assert_eq!(map.counts().path(Path::Data).fences, 2);
-    assert_eq!(map.load_u64(128), 7);
 }
 
 #[test]

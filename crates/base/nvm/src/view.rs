@@ -15,7 +15,6 @@ use crate::instrumentation::Hooks;
 use crate::isa::{Isa, isa};
 use crate::map::Shared;
 use crate::mapping::Access;
-use crate::span::{Dirty, InFlight, Span};
 use crate::{LINE_BYTES, isa};
 
 /// Bytes of the smallest page, for hints only.
@@ -323,39 +322,6 @@ impl MappedRegion {
             None => isa::fence(),
             Some(hooks) => self.recorded_fence(hooks),
         }
-    }
-
-    /// [`MappedRegion::store`], remembered in the type.
-    #[inline]
-    #[track_caller]
-    pub fn write(&self, offset: usize, bytes: &[u8]) -> Span<'_, Dirty> {
-        self.store(offset, bytes);
-        Span::new(self, offset, bytes.len())
-    }
-
-    /// [`MappedRegion::store_u64`], remembered in the type.
-    #[inline]
-    #[track_caller]
-    pub fn write_u64(&self, offset: usize, value: u64) -> Span<'_, Dirty> {
-        self.store_u64(offset, value);
-        Span::new(self, offset, size_of::<u64>())
-    }
-
-    /// [`MappedRegion::copy_nt`], remembered in the type.
-    #[inline]
-    #[track_caller]
-    pub fn write_nt(&self, offset: usize, bytes: &[u8]) -> Span<'_, InFlight> {
-        self.copy_nt(offset, bytes);
-        Span::new(self, offset, bytes.len())
-    }
-
-    /// [`MappedRegion::copy_nt_with`], remembered in the type.
-    #[inline]
-    #[track_caller]
-    pub fn write_nt_with(&self, offset: usize, slices: &[&[u8]]) -> Span<'_, InFlight> {
-        self.copy_nt_with(offset, slices);
-        let bytes = slices.iter().map(|slice| slice.len()).sum();
-        Span::new(self, offset, bytes)
     }
 
     #[inline(always)]

@@ -209,7 +209,6 @@ impl DigestScheduler {
                 .parts
                 .tiering
                 .lock_direct_writes(limit.0.saturating_sub(from.0)),
-            rights: None,
         };
         let Err(e) = digest_chunks(&mut chunk) else {
             return Ok(());
@@ -240,7 +239,6 @@ impl DigestScheduler {
             end: limit,
         }: Range<LogPos>,
         done: &ChunkDone,
-        rights: RecordValidator<'_>,
     ) {
         assert!(
             (from..=limit).contains(&done.upto),
@@ -250,7 +248,7 @@ impl DigestScheduler {
             done.upto.0
         );
         if done.upto > from {
-            self.use_up(client, rights, done);
+            self.use_up(client, done);
             client.set_digested(done.upto);
             failpoints::reach("publish-digested");
             if let Some(txid) = done.txid {
@@ -296,17 +294,10 @@ impl DigestScheduler {
     }
 
     /// Takes numbers and blocks that digested records used out of the client's grant.
-    /// The digester may have asked about records that the chunk did not reach in the end:
-    /// what counts is what the volume has now.
-    fn use_up(&self, client: &Client, rights: RecordValidator<'_>, done: &ChunkDone) {
-        let asked = rights.asked_inos();
-        let _reader = self.parts.reclaimer.read();
-        let view = self.parts.volume.view();
-        let made = |ino: &u64| matches!(view.inode(Ino(*ino)), Ok(Some(_)));
-        let made: Vec<u64> = asked.into_iter().filter(made).collect();
+    fn use_up(&self, client: &Client, done: &ChunkDone) {
         let mut grants = client.grants.lock();
-        for ino in made.iter().chain(done.vanished.iter().map(|ino| &ino.0)) {
-            grants.inos.remove(ino);
+        for ino in &done.created {
+            grants.inos.remove(&ino.0);
         }
         let used = done.linked.iter().chain(&done.unused);
         grants.blocks.remove_all(used.copied().collect());
@@ -372,8 +363,6 @@ struct LiveChunk<'a> {
     reserved: u64,
     /// The right to write below NVM, and which data goes there.
     direct: Option<DirectWriteGuard<'a>>,
-    /// What judged the records of the last try.
-    rights: Option<RecordValidator<'a>>,
 }
 
 impl Chunks for LiveChunk<'_> {
@@ -387,13 +376,12 @@ impl Chunks for LiveChunk<'_> {
         };
         let rule = self.direct.as_ref().map(|guard| guard.rule);
         let rights = RecordValidator::new(client, &parts.credits, &parts.leases, rule);
-        let rights = self.rights.insert(rights);
         let Range { start, end } = self.range;
         let _reader = parts.reclaimer.read();
         let digester = &parts.digester;
         match alone {
-            false => digester.chunk_of(self.reserved, &source, start, end, rights, Mode::Live),
-            true => digester.chunk_alone(&source, start, end, rights, Mode::Live),
+            false => digester.chunk_of(self.reserved, &source, start, end, &rights, Mode::Live),
+            true => digester.chunk_alone(&source, start, end, &rights, Mode::Live),
         }
     }
 
@@ -403,10 +391,8 @@ impl Chunks for LiveChunk<'_> {
             tiering.migration_failed(&e);
         }
         self.direct = None;
-        let rights = self.rights.take().expect("a chunk was judged");
         let of = (self.client, &mut *self.work);
-        self.scheduler
-            .chunk_done(of, self.range.clone(), &chunk, rights);
+        self.scheduler.chunk_done(of, self.range.clone(), &chunk);
         // Those who wait to digest this log look after each.
         false
     }

@@ -59,7 +59,6 @@ pub fn digest_chunks(log: &mut dyn Chunks) -> Result<(), DigestError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::DigestStats;
     use shale_format::{BlockAddr, FileBlock, Ino, LogPos};
     use shale_volume::VolumeError;
     use std::collections::VecDeque;
@@ -80,19 +79,7 @@ mod tests {
             let upto = self.tries.pop_front().expect("no more is asked")?;
             Ok(ChunkDone {
                 upto,
-                txid: None,
-                at_end: false,
-                reserve_released: 0,
-                freed: Vec::new(),
-                linked: Vec::new(),
-                unused: Vec::new(),
-                created: Vec::new(),
-                vanished: Vec::new(),
-                removed: Vec::new(),
-                refused: None,
-                touched: Vec::new(),
-                below: Vec::new(),
-                stats: DigestStats::default(),
+                ..ChunkDone::default()
             })
         }
         fn done(&mut self, chunk: ChunkDone) -> bool {

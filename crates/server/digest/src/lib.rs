@@ -127,7 +127,7 @@ impl DigestError {
 }
 
 /// What digesting one chunk did.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ChunkDone {
     /// Records before this position are in the volume. Durable.
     pub upto: LogPos,
@@ -170,24 +170,13 @@ impl ChunkDone {
         let header = batch.items.first().map(|i| &i.header);
         Self {
             upto: from,
-            txid: None,
-            at_end: false,
-            reserve_released: 0,
-            freed: Vec::new(),
-            linked: Vec::new(),
-            unused: Vec::new(),
-            created: Vec::new(),
-            vanished: Vec::new(),
-            removed: Vec::new(),
-            touched: Vec::new(),
-            below: Vec::new(),
             refused: Some(Refused {
                 pos: from,
                 kind: header.map(|h| h.kind()),
                 ino: Ino(header.map_or(0, |h| h.ino)),
                 why,
             }),
-            stats: DigestStats::default(),
+            ..Self::default()
         }
     }
 }

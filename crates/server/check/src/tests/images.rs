@@ -41,7 +41,7 @@ fn walk(view: &View) {
         if inode.is_dir() {
             let _ = view.entries(&inode, DirKey(0), &mut |_| more());
             let _ = view.lookup(&inode, b"direct");
-            let _ = view.first_free_twin(&inode, view.key_group(b"x"));
+            let _ = view.collisions(&inode, view.key_group(b"x"));
         } else {
             let _ = view.extents(&inode, FileBlock(0), &mut |_| more());
             for fb in [0, 1, 7, 250, u64::MAX - 1] {

@@ -12,22 +12,18 @@ use crate::connections::client::Client;
 use crate::connections::credentials::Credentials;
 use crate::space::SpaceCredits;
 use crate::tiering::DirectPlacement;
-use parking_lot::Mutex;
 use shale_digest::{Authority, Change, NewRun, OwnLog, Placement};
 use shale_format::Ino;
 use shale_format::inode::Inode;
 use shale_proto::LeaseMode;
 use shale_sys::mutants;
 use shale_volume::Run;
-use std::collections::HashSet;
 
 /// Rights of one client during one call of the digester.
 pub(crate) struct RecordValidator<'a> {
     client: &'a Client,
     credits: &'a SpaceCredits,
     leases: &'a LeaseManager,
-    /// Numbers that the digester asked about and that are granted.
-    asked_inos: Mutex<HashSet<u64>>,
     direct_placement: Option<DirectPlacement>,
 }
 
@@ -43,24 +39,14 @@ impl<'a> RecordValidator<'a> {
             client,
             credits,
             leases,
-            asked_inos: Mutex::default(),
             direct_placement,
         }
-    }
-
-    /// Granted numbers that the digester met in records.
-    pub(crate) fn asked_inos(self) -> HashSet<u64> {
-        self.asked_inos.into_inner()
     }
 }
 
 impl Authority for RecordValidator<'_> {
     fn granted_inode(&self, ino: Ino) -> bool {
-        let granted = self.client.grants.lock().inos.contains(&ino.0);
-        if granted {
-            self.asked_inos.lock().insert(ino.0);
-        }
-        granted
+        self.client.grants.lock().inos.contains(&ino.0)
     }
 
     fn placement(&self, run: &NewRun) -> Placement {

@@ -530,19 +530,6 @@ impl View {
         Ok(found)
     }
 
-    /// Lowest twin number of the group that no entry has; `None`: all are taken.
-    ///
-    /// # Errors
-    /// As [`View::entries`].
-    pub fn first_free_twin(&self, dir: &Inode, group: DirKey) -> Result<Option<u8>> {
-        let taken = self
-            .collisions(dir, group)?
-            .iter()
-            .fold(0u64, |m, e| m | 1 << e.key.twin());
-        let first = taken.trailing_ones();
-        Ok((u64::from(first) < DirKey::COLLISIONS).then_some(first as u8))
-    }
-
     /// The extended attributes of an inode.
     ///
     /// # Errors
