@@ -108,9 +108,9 @@ fn collisions_exists_no_entry_replace() {
     assert_eq!((old.ino, old.kind), (Ino(60), FILE_KIND));
     txn.put_inode(&dir).unwrap();
     txn.commit().unwrap();
-    let twins = view.collisions(&dir, group).unwrap();
+    let colliding = view.collisions(&dir, group).unwrap();
     assert!(
-        twins
+        colliding
             .iter()
             .map(|e| e.key.twin())
             .eq((0..64).filter(|&twin| twin != 9))
