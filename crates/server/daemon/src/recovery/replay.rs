@@ -8,11 +8,11 @@
 //! Cut off by another power cut, all of it is done again from the image; by a kill, too: the memory tier counts only once the
 //! checkpoint after recovery is durable.
 
-use crate::connections::grants::RunSet;
 use crate::connections::log_reader::FdLogReader;
 use crate::error::{DaemonError, Result};
 use crate::recovery::recover::Recovery;
 use crate::recovery::recovered_log::{Outcome, RecoveredLog};
+use shale_digest::RunSet;
 use shale_format::LogPos;
 use shale_format::log::{LOG_MAGIC, LogHeader, LogSlot, RING_AT, TAIL_AT, file_name, slot_state};
 use shale_persist::staged::{LogIdentity, StagedArea, StagedPiece};
