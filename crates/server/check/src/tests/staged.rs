@@ -26,7 +26,7 @@ fn make(dir: &Path) -> VolumeFile {
         nvm: None,
         staged: StagedSizes {
             memory_bytes: Some(NVM_BYTES_MIN),
-            staging_bytes: Some(4 << 20),
+            staging_bytes: Some(32 << 20),
         },
         lower: LowerTiers {
             ssd: vec![ssd],

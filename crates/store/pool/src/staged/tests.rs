@@ -42,7 +42,7 @@ impl Place {
             nvm: None,
             staged: StagedSizes {
                 memory_bytes: Some(NVM_BYTES_MIN),
-                staging_bytes: Some(4 * MIB),
+                staging_bytes: Some(32 * MIB),
             },
             lower: LowerTiers {
                 ssd: vec![device(&self.at("ssd.img"), SSD_BYTES)],
