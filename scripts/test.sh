@@ -5,7 +5,8 @@
 #   2. cargo xtask ci: format, tidy, spec, clippy, every test of the workspace
 #   3. faults at named points of running processes
 #   4. the release build
-#   5. shale-harness crash: power cuts of many workloads, for a minute; with tiers below NVM, for half a minute; of writes above 1 MiB
+#   5. shale-harness crash: power cuts of many workloads, for a minute; with tiers below NVM, for half a minute; of writes above 1 MiB;
+#      of volumes without NVM
 #   6. scripts/ci-suites.sh: public suites and crash scripts on real mounts
 # A part that fails does not keep the next from running.
 set -uo pipefail
@@ -43,6 +44,7 @@ part "release build" cargo build --release --locked -p shale-cli -p shale-preloa
 part "power cuts" cargo run --release --locked -p shale-harness -- crash --seconds 60 --at-least 20000
 part "power cuts below" cargo run --release --locked -p shale-harness -- crash --tiers --seconds 30 --at-least 500
 part "huge writes" cargo run --release --locked -p shale-harness -- crash --kinds huge --seconds 20 --at-least 300
+part "power cuts without NVM" cargo run --release --locked -p shale-harness -- crash --staged --seconds 20 --at-least 48
 part "suites" "$here/ci-suites.sh"
 
 printf '\n%-16s %7s %7s %8s\n' part passed failed seconds

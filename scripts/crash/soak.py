@@ -30,6 +30,7 @@ ROUNDS = 3
 # What the last sample may have more than the first.
 ALLOWED = {
     "daemon heap MiB": 24,
+    "daemon heap in use MiB": 16,
     "daemon descriptors": 8,
     "daemon maps": 200,
     # The blocks granted to the mount's own client are mapped writable run by run, up to 1,024 runs (nvm/src/writable.rs):
@@ -188,6 +189,8 @@ def sample(volume, loads):
     daemon, supervisor = status["daemon_pid"], status["supervisor_pid"]
     found = {
         "daemon heap MiB": proc_status(daemon, "RssAnon"),
+        "daemon heap in use MiB": status["heap_used_bytes"] / MIB,
+        "daemon heap kept MiB": status["heap_free_bytes"] / MIB,
         "daemon descriptors": len(os.listdir(f"/proc/{daemon}/fd")),
         "daemon maps": count_maps(daemon, False),
         "daemon maps of NVM": count_maps(daemon, True),

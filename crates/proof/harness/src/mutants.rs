@@ -7,8 +7,12 @@ use shale_bench::Result;
 use shale_faults::volume::load::Load;
 use shale_hostile::campaign as hostile;
 use shale_powercut::explore::explorer::Depth;
+use shale_powercut::staged::{self, Case};
 use shale_powercut::workloads::campaign::{self, Options, Switched};
 use shale_powercut::workloads::sequences::Kind;
+
+/// Cuts of one case of a volume without NVM.
+const STAGED_CUTS: usize = 12;
 
 /// A mistake, by the name that the code asks for.
 #[derive(Debug, Clone, Copy)]
@@ -34,6 +38,8 @@ pub enum Hunter {
     Tiers,
     /// The same, with writes above 1 MiB.
     Huge,
+    /// The explorer of power cuts of volumes without NVM.
+    Staged,
     /// The row of faults whose name contains this.
     Faults(&'static str),
     /// The hostile case whose name contains this; all of them.
@@ -65,13 +71,18 @@ const fn of_huge(name: &'static str, what: &'static str) -> Mutant {
     Mutant { name, what, hunter }
 }
 
+const fn of_staged(name: &'static str, what: &'static str) -> Mutant {
+    let hunter = Hunter::Staged;
+    Mutant { name, what, hunter }
+}
+
 const fn of_hostile(name: &'static str, what: &'static str) -> Mutant {
     let hunter = Hunter::Hostile("");
     Mutant { name, what, hunter }
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 102] = [
+pub const MUTANTS: [Mutant; 107] = [
     mutant(
         "append-fence",
         "a record is not fenced before the call returns",
@@ -365,6 +376,26 @@ pub const MUTANTS: [Mutant; 102] = [
         "growth-unchecked",
         "records may add more to the volume than they reserved",
     ),
+    of_staged(
+        "fsync-early",
+        "fsync returns before its records are hardened",
+    ),
+    of_staged(
+        "digest-unhardened",
+        "a log is digested, and its leases move, before it is hardened",
+    ),
+    of_staged(
+        "staged-steal",
+        "a client writes blocks itself that no log has, and that are not staged",
+    ),
+    of_staged(
+        "batch-freed-early",
+        "a checkpoint frees batches whose records are not all digested",
+    ),
+    of_staged(
+        "replay-slot",
+        "a log that is younger than the image has no slot when it is replayed",
+    ),
 ];
 
 /// As much of what is wrong is kept.
@@ -425,6 +456,8 @@ fn kind_of(wrong: &str) -> &'static str {
         ("fsck", "fsck"),
         ("everything deleted", "space does not come back"),
         (" again, ", "a request sent again"),
+        ("the restore: ", "the restore refuses"),
+        ("the tree is none that", "another tree"),
         ("the tree is that after", "another tree"),
         ("no order of the calls", "another tree"),
         ("as after", "another tree"),
@@ -446,6 +479,7 @@ pub fn hunt(options: &Options, limit: Duration, mutant: Mutant) -> Result<Fate> 
         Hunter::Crash | Hunter::Threads | Hunter::Full | Hunter::Tiers | Hunter::Huge => {
             by_crash(options, limit, mutant)
         }
+        Hunter::Staged => by_staged(options, limit, mutant),
         Hunter::Faults(row) => by_faults(options, limit, mutant, row),
         Hunter::Hostile(case) => Ok(by_hostile(limit, mutant, case)),
     }
@@ -473,6 +507,23 @@ fn fate(mutant: Mutant, begun: Instant, states: u64, found: Option<(String, Stri
         seconds: begun.elapsed().as_secs_f64(),
         states,
     }
+}
+
+/// A power cut of a volume without NVM shows it.
+fn by_staged(options: &Options, limit: Duration, mutant: Mutant) -> Result<Fate> {
+    let begun = Instant::now();
+    let (mut cuts, mut found) = (0, None);
+    for number in options.seed.. {
+        if begun.elapsed() >= limit || found.is_some() {
+            break;
+        }
+        let case = Case::numbered(number, STAGED_CUTS, Some(mutant.name));
+        match staged::explore(&case, &options.dir)? {
+            Ok(tally) => cuts += tally.cuts,
+            Err(wrong) => found = Some((format!("staged {number}"), wrong)),
+        }
+    }
+    Ok(fate(mutant, begun, cuts, found))
 }
 
 /// The row of faults breaks its promise with it.

@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::parts;
+use super::{parts, staged};
 use crate::mutants::MUTANTS;
 use indicatif::{ProgressBar, ProgressStyle};
 use shale_bench::Result;
 use shale_model::workload::words::{Step, Workload};
 use shale_powercut::explore::explorer::{Depth, Failure};
 use shale_powercut::images::{ALL_SUBSETS, Caches};
+use shale_powercut::staged::Case;
 use shale_powercut::workloads::campaign::{self, Options, Summary};
 use shale_powercut::workloads::sequences::Kind;
 use shale_powercut::workloads::whole::Set;
@@ -23,6 +24,7 @@ Examples:
   shale-harness crash --long --minutes 60        all pairs, then as many others as fit
   shale-harness crash --workload '12 D 40'       one workload, every cut
   shale-harness crash --tiers                    flash and disk below, a minute
+  shale-harness crash --staged                   volumes without NVM, a minute
   shale-harness crash --whole                    every workload of one and two operations
   shale-harness crash --whole --part 3/16 --keep DIR   a part of them; sums of all parts in DIR
   shale-harness crash --triples --parts 400 --keep DIR --minutes 60
@@ -134,6 +136,9 @@ pub struct Args {
     /// Runs on a volume with lower tiers, whose devices lose power too
     #[arg(long, conflicts_with_all = ["whole", "triples", "runs", "kinds", "workload"])]
     tiers: bool,
+    /// Volumes without NVM, by random operations; --seed is the number of the first case, --at-least is of cuts
+    #[arg(long, conflicts_with_all = ["whole", "triples", "runs", "tiers", "kinds", "workload", "long"])]
+    staged: bool,
     /// Devices below NVM lose what they said they had flushed: has to fail
     #[arg(long)]
     lying_flush: bool,
@@ -427,6 +432,23 @@ pub fn run(args: &Args) -> Result<bool> {
     let options = args.options();
     // A panic of Shale's is caught and reported with the workload.
     std::panic::set_hook(Box::new(|_| ()));
+    if args.staged {
+        let rules = options.depth.devices;
+        return staged::Campaign {
+            dir: &options.dir,
+            first: options.seed,
+            time: options.time_limit,
+            threads: options.threads,
+            case: &|case| Case {
+                rules,
+                mutant: options.mutant,
+                ..case
+            },
+            failures_max: options.failures_max,
+            cuts_least: args.at_least,
+        }
+        .run();
+    }
     if let Some(set) = args.set() {
         return parts::run(args, set, options);
     }

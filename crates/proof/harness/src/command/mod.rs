@@ -9,4 +9,5 @@ pub mod hostile;
 pub mod model;
 pub mod mutants;
 mod parts;
+mod staged;
 pub mod tiers;

@@ -29,7 +29,10 @@ impl DigestScheduler {
         let Some(staged) = &self.parts.staged else {
             return Ok(limit);
         };
-        if client.hardened() <= from.0 && !mutants::is_on("digest-unhardened") {
+        if mutants::is_on("digest-unhardened") {
+            return Ok(limit);
+        }
+        if client.hardened() <= from.0 {
             match self.harden_with(staged, client, limit.0) {
                 Ok(()) => {}
                 // The digester finds no record either, and says so.

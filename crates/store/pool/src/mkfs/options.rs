@@ -42,7 +42,7 @@ pub struct MakeOptions {
 /// Sizes of a volume without NVM, where other ones are wanted than those that it would get. Rounded down to whole blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StagedSizes {
-    /// Bytes of the memory tier, at least [`NVM_BYTES_MIN`](shale_format::limits::NVM_BYTES_MIN). Default: a 32nd of the lower tiers, at
+    /// Bytes of the memory tier, at least [`NVM_BYTES_MIN`](shale_format::limits::NVM_BYTES_MIN). Default: a 128th of the lower tiers, at
     /// least 64 MiB, at most a quarter of the machine's memory and what is free in `/dev/shm`.
     pub memory_bytes: Option<u64>,
     /// Bytes of the staging area: 32 to 512 MiB. Default: 128 MiB, less on an SSD below 1 GiB.

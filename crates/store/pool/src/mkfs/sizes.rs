@@ -12,7 +12,7 @@ use std::ops::RangeInclusive;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 const MIB: u64 = 1 << 20;
 /// What of the lower tiers the memory tier has: it keeps their tables (0.1%), metadata, and what was written last.
-const MEMORY_PART: u64 = 32;
+const MEMORY_PART: u64 = 128;
 /// Least bytes of a memory tier for which none were said.
 const MEMORY_LEAST: u64 = 64 * MIB;
 /// What of the machine's memory the memory tier may take, if nothing was said.
@@ -110,7 +110,7 @@ mod tests {
             shared_free_bytes: free,
         };
         let large = machine(64 * GIB, 32 * GIB);
-        assert_eq!(large.memory_default(200 * GIB, 0), 200 * GIB / 32);
+        assert_eq!(large.memory_default(200 * GIB, 0), 200 * GIB / 128);
         assert_eq!(large.memory_default(GIB, 0), MEMORY_LEAST, "at least");
         assert_eq!(large.memory_default(8 << 40, 0), 16 * GIB, "of the machine");
         for free in [9 * GIB, 2 * GIB, 600 * MIB] {

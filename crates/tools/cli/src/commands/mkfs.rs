@@ -61,7 +61,7 @@ pub struct Args {
     /// NVM tier: a directory and its size in bytes (K, M, G, T: powers of 1024) [default: no NVM, and an SSD]
     #[arg(long, value_name = "DIR:SIZE", value_parser = parse_nvm)]
     nvm: Option<NvmEntry>,
-    /// Without NVM: bytes of shared memory that a mount takes for the memory tier [default: a 32nd of SSDs and disks, at least 64M, at
+    /// Without NVM: bytes of shared memory that a mount takes for the memory tier [default: a 128th of SSDs and disks, at least 64M, at
     /// most a quarter of the machine's memory and what /dev/shm has free]
     #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with = "nvm")]
     memory: Option<u64>,
