@@ -71,7 +71,7 @@ impl Stage {
     fn use_it(&mut self, served: bool) -> Result<()> {
         let open = View::open(self.place.segment.clone());
         if let Ok((view, _)) = &open {
-            walk(view);
+            walk(&view.clone().of_quiet_volume());
         }
         let options = CheckOptions::default();
         let mut before = check(self.place.segment.clone(), &[], &options, &mut |_| ());

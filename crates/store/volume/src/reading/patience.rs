@@ -17,7 +17,7 @@ const YIELDS: u32 = 1000;
 /// Then one each time of this,
 const PAUSE: Duration = Duration::from_micros(500);
 /// for so long in all. Less than a client may stay inside of a call.
-const LONGEST: Duration = Duration::from_secs(3);
+const LONGEST: Duration = Duration::from_secs(1);
 
 /// What all readers of one view of a volume know.
 #[derive(Debug, Default)]
@@ -85,7 +85,7 @@ mod tests {
     fn a_writer_that_was_held_up_is_waited_for() {
         let patience = Patience::default();
         let begun = Instant::now();
-        let held_up = || match begun.elapsed() < Duration::from_secs(1) {
+        let held_up = || match begun.elapsed() < LONGEST / 2 {
             true => Err(half()),
             false => Ok(7),
         };
