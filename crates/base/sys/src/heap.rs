@@ -83,17 +83,30 @@ mod tests {
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
-    /// Waves of large blocks in several threads leave next to nothing. In a process of its own, for it has to be alone.
+    /// Whether this is the process of its own that the test `name` needs, since it looks at the whole heap; else it has been
+    /// run in one.
+    fn is_alone(name: &str) -> bool {
+        const CHILD: &str = "SHALE_SYS_TEST_HEAP";
+        if std::env::var(CHILD).is_ok() {
+            return true;
+        }
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([&format!("heap::tests::{name}"), "--exact", "--nocapture"])
+            .env(CHILD, "1")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&child.stdout);
+        assert!(
+            child.status.success() && said.contains("1 passed"),
+            "{said}"
+        );
+        false
+    }
+
+    /// Waves of large blocks in several threads leave next to nothing.
     #[test]
     fn waves_of_large_blocks_leave_little() {
-        const CHILD: &str = "SHALE_SYS_TEST_HEAP";
-        if std::env::var(CHILD).is_err() {
-            let this = "heap::tests::waves_of_large_blocks_leave_little";
-            let child = std::process::Command::new(std::env::current_exe().unwrap())
-                .args([this, "--exact", "--nocapture"])
-                .env(CHILD, "1")
-                .status();
-            assert!(child.unwrap().success());
+        if !is_alone("waves_of_large_blocks_leave_little") {
             return;
         }
         super::keep_little();
@@ -116,17 +129,11 @@ mod tests {
         let kept = resident_kib().saturating_sub(before);
         assert!(kept < 24 << 10, "{kept} KiB are kept");
     }
+
     /// Blocks in use between blocks that were freed keep no pages of these: neither of the main arena nor of another.
     #[test]
     fn holes_between_blocks_are_given_back() {
-        const CHILD: &str = "SHALE_SYS_TEST_HOLES";
-        if std::env::var(CHILD).is_err() {
-            let this = "heap::tests::holes_between_blocks_are_given_back";
-            let child = std::process::Command::new(std::env::current_exe().unwrap())
-                .args([this, "--exact", "--nocapture"])
-                .env(CHILD, "1")
-                .status();
-            assert!(child.unwrap().success());
+        if !is_alone("holes_between_blocks_are_given_back") {
             return;
         }
         super::keep_little();
