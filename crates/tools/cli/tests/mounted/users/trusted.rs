@@ -119,8 +119,9 @@ fn what_was_open_before_a_chmod_is_written_after_it() {
         let lines = fs::read_to_string(&shared).unwrap();
         assert_eq!(lines.lines().count(), 5000, "{mode:o}: {:#}", ran.report);
         assert_eq!(ran.report["sessions_lost"], 0, "{:#}", ran.report);
-        // Root, who looks at it, keeps it from growing in the process.
-        let attached = ran.report["attached"] == 1;
+        // Root, who looks at it, keeps it from growing in the process: a client whose only file goes
+        // back to the mount parts from it, and may attach again when the file is served once more.
+        let attached = ran.report["attached"].as_u64() >= Some(1);
         assert!(attached || !served, "{mode:o}: {:#}", ran.report);
         assert!(
             served || ran.fast("write") == 0,
