@@ -5,6 +5,8 @@ logged after it returned.
     load-append.py run DIRECTORY HOST      until HOST/stop exists; logs: HOST/append.log, HOST/blocks.log
     load-append.py verify DIRECTORY HOST   every line is there once and in order, every block is whole
                                            and as new as its last call
+
+SYNC=1: each call is durable when it returns (O_DSYNC), which a power cut must not undo.
 """
 
 import hashlib
@@ -22,9 +24,19 @@ def block(number):
     return hashlib.sha256(b"%d" % number).digest() * (BLOCK_BYTES // 32 - 1) + b"%032d" % number
 
 
+def sync_name(directory):
+    """Makes the names in a directory durable."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    os.fsync(fd)
+    os.close(fd)
+
+
 def until_stopped(directory, host, name, flags, write):
     """Calls `write(fd, number)` for one number after the other."""
+    flags |= os.O_DSYNC if os.environ.get("SYNC") else 0
     fd = os.open(os.path.join(directory, name), os.O_RDWR | os.O_CREAT | flags, 0o644)
+    if flags & os.O_DSYNC:
+        sync_name(directory)
     log = os.open(os.path.join(host, name + ".log"), os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
     known = os.pread(log, 1 << 30, 0).split()
     number = write(fd, None) if known else 0

@@ -4,7 +4,8 @@
     load-sqlite.py run DIRECTORY HOST      until HOST/stop exists; log: HOST/sqlite.log
     load-sqlite.py verify DIRECTORY HOST   every logged row is there, whole and in order
 
-JOURNAL=DELETE|WAL|TRUNCATE chooses the journal mode, default DELETE.
+JOURNAL=DELETE|WAL|TRUNCATE chooses the journal mode, default DELETE. SYNC=1: synchronous=EXTRA, for with
+FULL the deletion of a journal, which is the commit, is not synced.
 """
 
 import hashlib
@@ -22,7 +23,7 @@ def payload(number):
 def connect(directory):
     database = sqlite3.connect(os.path.join(directory, "rows.db"), isolation_level=None, timeout=60)
     database.execute("PRAGMA journal_mode=" + os.environ.get("JOURNAL", "DELETE"))
-    database.execute("PRAGMA synchronous=FULL")
+    database.execute("PRAGMA synchronous=" + ("EXTRA" if os.environ.get("SYNC") else "FULL"))
     return database
 
 

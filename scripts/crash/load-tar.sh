@@ -3,6 +3,8 @@
 #
 #   load-tar.sh run DIRECTORY HOST      until HOST/stop exists; log: HOST/tar.log
 #   load-tar.sh verify DIRECTORY HOST   what the log says of the last tree is so
+#
+# SYNC=1: the file system is synced before a line is logged.
 set -euo pipefail
 verb=$1 directory=$2 host=$3
 
@@ -10,6 +12,11 @@ archive() {
     [ -f "$host/tree.tar" ] && return
     ( cd / && find usr/include -type f | LC_ALL=C sort | sed -n '1,300p' \
         | tar --format=posix -cf "$host/tree.tar" --no-recursion -T - )
+}
+
+note() { # note "what is so now"
+    [ -z "${SYNC:-}" ] || sync -f "$directory"
+    echo "$1" >>"$host/tar.log"
 }
 
 run() {
@@ -20,11 +27,11 @@ run() {
         n=$((${n:-0} + 1))
         mkdir "$directory/tree-$n"
         tar -xpf "$host/tree.tar" -C "$directory/tree-$n"
-        echo "unpacked $n" >>"$host/tar.log"
+        note "unpacked $n"
         tar --compare -f "$host/tree.tar" -C "$directory/tree-$n"
-        echo "deleting $n" >>"$host/tar.log"
+        note "deleting $n"
         rm -r "$directory/tree-$n"
-        echo "deleted $n" >>"$host/tar.log"
+        note "deleted $n"
     done
 }
 

@@ -15,15 +15,14 @@ import hashlib
 import os
 import random
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(HERE, os.pardir, "walk"))
-from walk import SHALE, Failed, Tally, Volume, shale, until  # noqa: E402
+sys.path[:0] = [HERE, os.path.join(HERE, os.pardir, "walk")]
+from loads import Load  # noqa: E402
+from walk import Failed, Tally, Volume, shale, until  # noqa: E402
 
 MIB = 1 << 20
 ROUNDS = 3
@@ -98,66 +97,6 @@ def churn_verify(directory, _host):
                 data = file.read()
             assert data[:32] * (len(data) // 32) == data, f"{name} is mixed"
     print("old files as they were, new ones whole")
-
-
-class Load:
-    """One program, again and again, in a directory of its own on the volume."""
-
-    def __init__(self, name, way, volume, host):
-        self.name, self.way = name, way
-        self.title = f"{name}, {'shale run' if way == 'run' else 'mount'}"
-        self.directory = os.path.join(volume.mount, f"{way}-{name}")
-        self.host = os.path.join(host, f"{way}-{name}")
-        self.process = None
-        self.ended_early = 0
-        os.mkdir(self.host)
-
-    def words(self, verb):
-        program = {
-            "sqlite": ["python3", os.path.join(HERE, "load-sqlite.py"), verb],
-            "append": ["python3", os.path.join(HERE, "load-append.py"), verb],
-            "tar": [os.path.join(HERE, "load-tar.sh"), verb],
-            "git": [os.path.join(HERE, "load-git.sh"), verb],
-            "churn": ["python3", os.path.abspath(__file__), f"churn-{verb}"],
-        }[self.name]
-        return ([SHALE, "run", "--"] if self.way == "run" else []) + program + [self.directory, self.host]
-
-    def start(self):
-        os.makedirs(self.directory, exist_ok=True)
-        self.output = open(os.path.join(self.host, "output"), "ab")
-        environment = dict(os.environ, JOURNAL="WAL" if self.way == "run" else "DELETE")
-        self.process = subprocess.Popen(
-            self.words("run"), stdout=self.output, stderr=self.output, start_new_session=True, env=environment
-        )
-
-    def pid(self):
-        """The program itself: `shale run` has become it."""
-        return self.process.pid
-
-    def kill_and_start(self):
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        self.start()
-
-    def lives(self):
-        return self.process.poll() is None
-
-    def stop(self):
-        with open(os.path.join(self.host, "stop"), "w", encoding="ascii"):
-            pass
-        try:
-            return self.process.wait(180)
-        except subprocess.TimeoutExpired:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            return self.process.wait()
-
-    def last_words(self):
-        with open(os.path.join(self.host, "output"), "rb") as file:
-            return file.read()[-300:].decode(errors="replace").strip()
-
-    def verify(self):
-        done = subprocess.run(self.words("verify"), capture_output=True, text=True, timeout=900, check=False)
-        return done.returncode == 0, (done.stdout + done.stderr).strip()[-300:]
 
 
 def proc_status(pid, field):
@@ -258,7 +197,7 @@ def soak(minutes):
                 # Most of what the loads leave is cold: it moves down from here on.
                 file.write("migrate_at_percent = 20\n" + text)
             volume.up()
-            loads = [Load(name, way, volume, host)
+            loads = [Load(name, way, volume.mount, host)
                      for name in ("sqlite", "append", "tar", "git", "churn") for way in ("mount", "run")]
             for load in loads:
                 load.start()

@@ -25,6 +25,8 @@ enum Verb {
     Coherence(command::coherence::Args),
     /// Cut power at every fence of many workloads, recover, compare with the model
     Crash(Box<command::crash::Args>),
+    /// A block device whose power is cut by command, for real programs
+    CutDevice(command::cut_device::Args),
     /// How fast logs are digested, and how long a writer waits that is faster
     Digest(command::digest::Args),
     /// Let every fault happen with three workloads, and see that what is promised is kept
@@ -63,6 +65,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().verb {
         Verb::Coherence(args) => command::coherence::run(&args),
         Verb::Crash(args) => command::crash::run(&args),
+        Verb::CutDevice(args) => command::cut_device::run(&args),
         Verb::Digest(args) => command::digest::run(&args),
         Verb::Faults(args) => command::faults::run(&args),
         Verb::FaultsDaemon(args) => return command::faults::daemon(&args),

@@ -29,7 +29,8 @@
 //! # Ok::<(), shale_nvm::NvmError>(())
 //! ```
 //!
-//! Block devices next to it: [`BlockTape`] and [`BlockReplay`].
+//! Block devices next to it: [`BlockTape`] and [`BlockReplay`]; a device for real programs, whose cache a power cut empties:
+//! [`WriteCache`].
 //!
 //! A mapping whose stores are never meant to reach a medium (a control page) should not
 //! be recorded: everything in it would stay uncertain for ever.
@@ -39,6 +40,7 @@ mod blocks;
 mod cut;
 mod record;
 mod replay;
+mod write_cache;
 
 pub use blocks::{BlockReplay, BlockRules, BlockTape, Noted};
 pub use cut::{Choice, Cut, CutEffect, MediaRules, Unit};
@@ -46,6 +48,7 @@ pub use record::{
     Action, Difference, Medium, Recorded, Recording, Script, operation, set_operation,
 };
 pub use replay::Replay;
+pub use write_cache::{CacheCounts, Emptied, WriteCache};
 
 #[cfg(test)]
 mod tests;

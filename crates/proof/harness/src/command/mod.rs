@@ -2,6 +2,7 @@
 
 pub mod coherence;
 pub mod crash;
+pub mod cut_device;
 pub mod digest;
 pub mod faults;
 pub mod flash;

@@ -130,16 +130,17 @@ fn open(options: &Options) -> Result<Arc<Ftl>> {
 /// The flash cannot be opened; as [`serve_device`].
 pub fn serve(options: &Options, input: impl BufRead, output: impl Write) -> Result<()> {
     let ftl = open(options)?;
-    serve_device(&ftl, || Counters::of(&ftl), input, output)
+    let answer = |line: &str| (line == "counters").then(|| Counters::of(&ftl));
+    serve_device(&ftl, answer, input, output)
 }
 
-/// Serves a device until `input` ends; speaks on `output`, and says what `counters` returns.
+/// Serves a device until `input` ends or says "quit"; speaks on `output`, and says what `answer` returns of a line.
 ///
 /// # Errors
 /// The device cannot be mounted, or put below a loop device; nothing is left then.
 pub fn serve_device<D: BlockDevice + 'static, C: Serialize>(
     device: &Arc<D>,
-    counters: impl Fn() -> C,
+    answer: impl Fn(&str) -> Option<C>,
     input: impl BufRead,
     mut output: impl Write,
 ) -> Result<()> {
@@ -171,8 +172,8 @@ pub fn serve_device<D: BlockDevice + 'static, C: Serialize>(
     };
     let mut sent = tell(serde_json::to_string(&ready));
     for line in input.lines().map_while(std::io::Result::ok) {
-        if line.trim() == "counters" {
-            sent = tell(serde_json::to_string(&counters()));
+        if let Some(answer) = answer(line.trim()) {
+            sent = tell(serde_json::to_string(&answer));
         }
         if sent.is_err() || line.trim() == "quit" {
             break;

@@ -67,5 +67,6 @@ pub fn serve(options: &Options, input: impl BufRead, output: impl Write) -> Resu
     let file = BlockFile::open(&options.image, options.bytes)?;
     let pace = Pace::of_real_time(Arc::new(SystemClock::new()));
     let device = Arc::new(Timed::new(file, options.model, pace));
-    serve_device(&device, || Counters::of(&device), input, output)
+    let answer = |line: &str| (line == "counters").then(|| Counters::of(&device));
+    serve_device(&device, answer, input, output)
 }
