@@ -74,8 +74,12 @@ class Volume:
         self.device = Device()
         try:
             shale("mkfs", self.file, "--ssd", f"{self.device.path}:{MIB}M", "--durability", POLICY)
-            with open(self.file, "rb") as file:
-                self.memory = tomllib.load(file)["staged"]["memory_dir"]
+            with open(self.file, "r+", encoding="utf-8") as file:
+                text = file.read()
+                self.memory = tomllib.loads(text)["staged"]["memory_dir"]
+                file.seek(0)
+                # Data moves down all the time, so that cuts meet it.
+                file.write("migrate_at_percent = 20\n" + text)
         except BaseException:
             self.__exit__()
             raise
@@ -160,9 +164,10 @@ def cuts(count):
                 for load in loads:
                     right, said = load.verify()
                     tally.see(f"{load.title}: what had returned is there", right, said)
-                recovery = volume.status().get("recovery")
+                recovery = volume.status()["recovery"]
                 volume.down()
-                tally.see("fsck", "clean" in shale("fsck", volume.file, code=None), recovery or "")
+                found = f"{recovery['batches']} batches replayed, {recovery['problems'] or 'no problem'}"
+                tally.see("fsck", "clean" in shale("fsck", volume.file, code=None), found)
                 volume.up()
                 if tally.bad:
                     break
