@@ -128,7 +128,7 @@ impl Base {
         let grace = GracePeriods::new(barrier, clients.clone(), fence.clone(), limit);
         let grace = Arc::new(grace);
         let staged = staged.map(|OpenedArea { area, dirty }| {
-            let hardener = Arc::new(Hardener::new(area.clone(), clients.clone()));
+            let hardener = Arc::new(Hardener::new(area.clone(), clients.clone(), clock.clone()));
             let (volume, map) = (volume.clone(), map.clone());
             let checkpointer = Checkpointer::new(area, volume, map, dirty, hardener.clone());
             Staged {

@@ -5,6 +5,7 @@
 //! a page that the structure of that moment leads to. When a checkpoint is durable, batches before it are free, and zones below that
 //! were without live blocks when it began may be erased: no image that a restore could take leads there any more.
 
+use super::commit_times::CommitTimesStatus;
 use super::hardener::Hardener;
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -27,12 +28,15 @@ pub(crate) struct Checkpointer {
     map: Arc<Map>,
     dirty: Arc<DirtyPages>,
     hardener: Arc<Hardener>,
-    /// Held while one is written; the time of the last one, monotonic ns.
+    /// Held while one is written.
+    writing: Mutex<()>,
+    /// A leaf among the locks.
     last: Mutex<Last>,
 }
 
 #[derive(Clone, Copy, Default)]
 struct Last {
+    /// When it began, monotonic.
     ns: u64,
     pages: u64,
     took_ns: u64,
@@ -55,6 +59,8 @@ pub struct StagedStatus {
     pub commit_bytes: u64,
     /// Calls that waited for one.
     pub commit_waiters: u64,
+    /// How long commits took.
+    pub commit_times: CommitTimesStatus,
     /// Checkpoints since the start of the daemon.
     pub checkpoints: u64,
     /// Pages of 4 KiB that they wrote.
@@ -63,6 +69,8 @@ pub struct StagedStatus {
     pub last_checkpoint_pages: u64,
     /// Milliseconds that it took.
     pub last_checkpoint_ms: f64,
+    /// Seconds since it began: how far checkpoints lag behind.
+    pub last_checkpoint_s: f64,
     /// Pages that have changed since.
     pub dirty_pages: u64,
     /// Why nothing can be hardened any more; none: it can.
@@ -83,6 +91,7 @@ impl Checkpointer {
             map,
             dirty,
             hardener,
+            writing: Mutex::default(),
             last: Mutex::default(),
         }
     }
@@ -106,7 +115,7 @@ impl Checkpointer {
         clean: bool,
         clock_ns: &dyn Fn() -> u64,
     ) -> Result<(), PersistError> {
-        let mut last = self.last.lock();
+        let _one = self.writing.lock();
         let begun_ns = clock_ns();
         let copied = self.volume.between_batches(|txid, slots| {
             let pages = self.area.pages_to_copy(&self.dirty.take());
@@ -124,7 +133,7 @@ impl Checkpointer {
         self.area
             .write_checkpoint(&mut copies, txid.0, keep_from, clean)?;
         self.volume.erase_up_to(txid);
-        *last = Last {
+        *self.last.lock() = Last {
             ns: begun_ns,
             pages: pages.len() as u64,
             took_ns: clock_ns().saturating_sub(begun_ns),
@@ -136,7 +145,7 @@ impl Checkpointer {
     /// The state now. `unhardened`: bytes that are published and not hardened; `now_ns`: monotonic time.
     pub(crate) fn status(&self, unhardened: u64, now_ns: u64) -> StagedStatus {
         let counts = self.area.counts();
-        let last = self.last.try_lock().map(|last| *last).unwrap_or_default();
+        let last = *self.last.lock();
         let age_ns = match unhardened {
             0 => 0,
             _ => now_ns.saturating_sub(self.hardener.all_hardened_ns()),
@@ -149,10 +158,12 @@ impl Checkpointer {
             commits: counts.batches,
             commit_bytes: counts.batch_bytes,
             commit_waiters: self.hardener.waiters(),
+            commit_times: self.hardener.times(),
             checkpoints: counts.checkpoints,
             checkpoint_pages: counts.pages_written,
             last_checkpoint_pages: last.pages,
             last_checkpoint_ms: (last.took_ns / 1000) as f64 / 1000.0,
+            last_checkpoint_s: (now_ns.saturating_sub(last.ns) / 1_000_000) as f64 / 1000.0,
             dirty_pages: self.dirty.len(),
             failure: self.hardener.failure(),
         }

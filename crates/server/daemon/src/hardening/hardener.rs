@@ -10,12 +10,13 @@
 
 use crate::connections::client::Client;
 use crate::connections::clients::Clients;
+use crate::hardening::commit_times::{CommitTimes, CommitTimesStatus};
 use parking_lot::{Condvar, Mutex};
 use shale_format::LogPos;
 use shale_format::log::{LogSlot, RING_AT, slot_state};
 use shale_oplog::{PERMIT_PART, Scan};
 use shale_persist::staged::{BatchNumber, LogIdentity, PersistError, Piece, StagedArea};
-use shale_sys::mutants;
+use shale_sys::{Clock, mutants};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -56,6 +57,8 @@ pub(crate) struct Hardener {
     /// The batch that is being written is the last one. A leaf among the locks.
     kept: Mutex<VecDeque<StagedBatch>>,
     waiters: AtomicU64,
+    clock: Arc<dyn Clock>,
+    times: CommitTimes,
     /// Monotonic time up to which everything that was published is hardened, for `status`.
     all_hardened_ns: AtomicU64,
 }
@@ -70,7 +73,7 @@ struct Taken {
 }
 
 impl Hardener {
-    pub(crate) fn new(area: Arc<StagedArea>, clients: Arc<Clients>) -> Self {
+    pub(crate) fn new(area: Arc<StagedArea>, clients: Arc<Clients>, clock: Arc<dyn Clock>) -> Self {
         Self {
             area,
             clients,
@@ -78,6 +81,8 @@ impl Hardener {
             changed: Condvar::new(),
             kept: Mutex::default(),
             waiters: AtomicU64::new(0),
+            clock,
+            times: CommitTimes::new(),
             all_hardened_ns: AtomicU64::new(0),
         }
     }
@@ -152,6 +157,11 @@ impl Hardener {
         self.waiters.load(Ordering::Relaxed)
     }
 
+    /// How long batches took.
+    pub(crate) fn times(&self) -> CommitTimesStatus {
+        self.times.status()
+    }
+
     /// What failed, if anything did.
     pub(crate) fn failure(&self) -> Option<String> {
         self.state.lock().failed.clone()
@@ -166,6 +176,7 @@ impl Hardener {
 
     /// Writes one batch with the log of `first` and those of `wanted`, as far as they fit.
     fn write_batch(&self, first: &Arc<Client>, wanted: &[Arc<Client>]) -> Result<(), NotHardened> {
+        let begun_ns = self.clock.monotonic_ns();
         let mut left = self.area.batch_bytes_max();
         let mut taken = Vec::from_iter(take(first, left)?);
         for client in wanted.iter().filter(|c| c.id != first.id) {
@@ -205,6 +216,8 @@ impl Hardener {
         for piece in taken {
             piece.client.set_hardened(LogPos(piece.end));
         }
+        self.times
+            .note(self.clock.monotonic_ns().saturating_sub(begun_ns));
         Ok(())
     }
 

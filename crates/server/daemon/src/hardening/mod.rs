@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | [`hardener`] | appends records of logs to the staging area, one durable write for all who wait (group commit) |
 //! | [`checkpointer`] | writes the pages of the memory tier that have changed, so that batches before them are not needed any more |
+//! | [`commit_times`] | how long batches take, as percentiles |
 //!
 //! **Order.** A log is digested only as far as it is hardened ([`hardener::Hardener::harden`] before each chunk). A lease moves, and a number or a
 //! block is used again, only after what was done under it is digested. So of two records of which one builds on the other, the
@@ -16,6 +17,7 @@
 //! ([`DigestScheduler::make_staging_space`](crate::digest_scheduler::DigestScheduler::make_staging_space)).
 
 pub(crate) mod checkpointer;
+pub(crate) mod commit_times;
 pub(crate) mod hardener;
 
 use checkpointer::Checkpointer;

@@ -41,6 +41,11 @@ pub struct TierStatus {
     pub zones_erased: u64,
     /// Bytes written since the start.
     pub written_bytes: u64,
+    /// Bytes of batches and checkpoints written since the start to the area of a volume without NVM that lies on one of its
+    /// devices, behind the zones.
+    pub area_written_bytes: u64,
+    /// Bytes written to zones and area for each byte of data that programs wrote and that was digested since the start; none: there was none.
+    pub write_amplification: Option<f64>,
     /// Writes that did not continue their zone; 0.
     pub out_of_order: u64,
     /// Its devices.
@@ -120,7 +125,14 @@ impl Observer<'_> {
         let space = self.of.volume.lower_space(tier)?;
         let devices = self.of.volume.lower_device_infos(tier).into_iter();
         let zones = self.of.volume.lower_zones(tier);
+        let staged = self.of.digests.staged_status();
+        let staged = staged.filter(|_| tier == TierId::Ssd);
+        let area_written = staged.map_or(0, |s| s.commit_bytes + s.checkpoint_pages * BLOCK);
+        let payload = self.of.digests.totals().stats.lock().payload_bytes;
+        let written = (space.written * BLOCK + area_written) as f64;
         Some(TierStatus {
+            area_written_bytes: area_written,
+            write_amplification: (payload > 0).then(|| written / payload as f64),
             tier: tier_name(tier),
             total_bytes: space.total * BLOCK,
             live_bytes: space.live * BLOCK,

@@ -4,6 +4,7 @@ use crate::control::admin;
 use crate::control::ask;
 use crate::control::fields::{number, word};
 use crate::control::orders::Order;
+use crate::control::staging;
 use crate::failure::Result;
 use crate::mounts::state::StateDir;
 use crate::size;
@@ -18,7 +19,9 @@ structure need: what would be lost with the tier or device DIRTY logged and not 
 beside the tier KEPT  set aside: on NVM for records to come, copy-on-write, and 128 bytes for each inode; \
 below for cleaning FREE  could be given to files now
 
-All structure lies on NVM: without it nothing is found again.
+All structure lies on NVM: without it nothing is found again. Of a volume without NVM it lies in memory, and on the \
+first SSD as it was at the last checkpoint; what came later is staged there. DIRTY of staging is what a power cut \
+would lose now.
 
 Examples:
   shale df /mnt/shale
@@ -76,8 +79,9 @@ pub fn holding(held: &Value) -> String {
 fn rows(status: &Value, held: Option<&Value>) -> Vec<Value> {
     let space = &status["space"];
     let kept = number(space, "reserve_bytes") + number(space, "credit_bytes");
+    let first = staging::first_tier(status);
     let mut rows = vec![json!({
-        "tier": "nvm",
+        "tier": first,
         "device": status["nvm_dir"],
         "size_bytes": space["total_bytes"],
         "used_bytes": number(space, "used_bytes") + number(space, "granted_bytes"),
@@ -87,6 +91,14 @@ fn rows(status: &Value, held: Option<&Value>) -> Vec<Value> {
         "free_bytes": space["available_bytes"],
         "files": files(held, "nvm", 0),
     })];
+    if let staged @ Value::Object(_) = &status["staged"] {
+        rows.push(json!({
+            "tier": "staging",
+            "size_bytes": staged["staging_bytes"],
+            "used_bytes": staged["staged_bytes"],
+            "dirty_bytes": staged["unhardened_bytes"],
+        }));
+    }
     for tier in status["tiers"].as_array().into_iter().flatten() {
         let (live, dead) = (number(tier, "live_bytes"), number(tier, "dead_bytes"));
         rows.push(json!({
@@ -138,7 +150,7 @@ fn files(held: Option<&Value>, tier: &str, device: usize) -> Value {
 const COLUMNS: [&str; 6] = ["size", "used", "live", "dirty", "kept", "free"];
 
 fn table(rows: &[Value]) -> String {
-    let mut text = format!("{:<6}", "TIER");
+    let mut text = format!("{:<8}", "TIER");
     for column in COLUMNS {
         text += &format!("{:>10}", column.to_uppercase());
     }
@@ -146,8 +158,8 @@ fn table(rows: &[Value]) -> String {
     for row in rows {
         let device = row["device"].as_str();
         let tier = word(row, "tier");
-        let below = device.is_some() && tier != "nvm";
-        text += &format!("{:<6}", if below { "" } else { tier });
+        let below = device.is_some() && !matches!(tier, "nvm" | "memory");
+        text += &format!("{:<8}", if below { "" } else { tier });
         for column in COLUMNS {
             let value = row[format!("{column}_bytes")].as_u64();
             text += &format!("{:>10}", value.map_or(String::new(), size::show));

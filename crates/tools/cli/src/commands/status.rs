@@ -5,6 +5,7 @@ use crate::commands::limit;
 use crate::commands::mkfs::explain;
 use crate::control::ask;
 use crate::control::fields::{number, word};
+use crate::control::staging;
 use crate::failure::Result;
 use crate::metrics;
 use crate::mounts::state::StateDir;
@@ -79,7 +80,7 @@ fn table(status: &Value) -> String {
     );
     let space = &status["space"];
     line(
-        "nvm",
+        staging::first_tier(status),
         format!(
             "{} used of {}, {} available, {} logged and not digested; {}",
             size::show(number(space, "used_bytes")),
@@ -107,10 +108,19 @@ fn table(status: &Value) -> String {
     }
     let host = &status["nvm_host"];
     let is_memory = host["is_memory"] != false;
-    line(
-        "nvm is",
-        explain(word(status, "persistence"), word(host, "kind"), is_memory),
-    );
+    match staging::staged(status) {
+        Some(staged) => line("staging", staged),
+        None => line(
+            "nvm is",
+            explain(word(status, "persistence"), word(host, "kind"), is_memory),
+        ),
+    }
+    for words in { [staging::commits(status), staging::checkpoints(status)] }
+        .into_iter()
+        .flatten()
+    {
+        line("", words);
+    }
     if let Some(short) = host["short"].as_str() {
         line("NO SPACE", short.to_owned());
     }
@@ -193,7 +203,7 @@ fn tier(tier: &Value) -> String {
         })
         .collect();
     format!(
-        "{} used of {}, {} dead, {} writable, {} reserved; {} of {} zones empty; {}",
+        "{} used of {}, {} dead, {} writable, {} reserved; {} of {} zones empty{}; {}",
         size::show(number(tier, "live_bytes")),
         size::show(number(tier, "total_bytes")),
         size::show(number(tier, "dead_bytes")),
@@ -201,6 +211,7 @@ fn tier(tier: &Value) -> String {
         size::show(number(tier, "reserved_bytes")),
         number(tier, "empty_zones"),
         number(tier, "zones"),
+        staging::amplification(tier),
         paths.join(", "),
     )
 }

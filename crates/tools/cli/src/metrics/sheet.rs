@@ -12,6 +12,8 @@ use shale_daemon::stats::{ClientStatus, PathStatus};
 use shale_daemon::{DeviceStatus, Status, TierStatus, Written};
 use std::fmt;
 
+/// Bytes of a page of a checkpoint.
+const BLOCK: u64 = 4096;
 /// Clients with labels of their own.
 const CLIENTS_MAX: usize = 50;
 
@@ -37,6 +39,12 @@ impl Sheet {
         self.add(name, unit, help, Samples::Counter(rows));
     }
 
+    /// `buckets`: seconds and how many took so long at most, each once; `sum`: seconds of all together.
+    fn histogram(&mut self, name: &str, help: &str, sum: f64, buckets: Vec<(f64, u64)>) {
+        let samples = Samples::Histogram { sum, buckets };
+        self.add(name, Some(Unit::Seconds), help, samples);
+    }
+
     fn seconds(&mut self, name: &str, help: &str, rows: Vec<(Labels, f64)>) {
         self.add(name, Some(Unit::Seconds), help, Samples::Seconds(rows));
     }
@@ -48,6 +56,8 @@ enum Samples {
     Gauge(Rows),
     Counter(Rows),
     Seconds(Vec<(Labels, f64)>),
+    GaugeSeconds(f64),
+    Histogram { sum: f64, buckets: Vec<(f64, u64)> },
 }
 
 impl EncodeMetric for Samples {
@@ -63,14 +73,20 @@ impl EncodeMetric for Samples {
             }
             Samples::Counter(rows) => count(&mut encoder, rows)?,
             Samples::Seconds(rows) => count(&mut encoder, rows)?,
+            Samples::GaugeSeconds(value) => encoder.encode_gauge(value)?,
+            Samples::Histogram { sum, buckets } => {
+                let all = buckets.iter().map(|(_, n)| n).sum();
+                encoder.encode_histogram::<NoLabelSet>(*sum, all, buckets, None)?;
+            }
         }
         Ok(())
     }
 
     fn metric_type(&self) -> MetricType {
         match self {
-            Samples::Gauge(_) => MetricType::Gauge,
+            Samples::Gauge(_) | Samples::GaugeSeconds(_) => MetricType::Gauge,
             Samples::Counter(_) | Samples::Seconds(_) => MetricType::Counter,
+            Samples::Histogram { .. } => MetricType::Histogram,
         }
     }
 }
@@ -115,6 +131,7 @@ pub fn text(status: &Status) -> Result<String, fmt::Error> {
     devices(&mut sheet, status);
     digest(&mut sheet, status);
     migration(&mut sheet, status);
+    staged(&mut sheet, status);
     clients(&mut sheet, status);
     errors(&mut sheet, status);
     let mut text = String::new();
@@ -229,6 +246,13 @@ fn tiers(sheet: &mut Sheet, s: &Status) {
     );
     let help = "Bytes written to zones by migration and cleaning";
     sheet.counter("tier_written", bytes(), help, below(|t| t.written_bytes));
+    let help = "Bytes of commits and checkpoints of a volume without NVM";
+    sheet.counter(
+        "tier_area_written",
+        bytes(),
+        help,
+        below(|t| t.area_written_bytes),
+    );
 }
 
 fn devices(sheet: &mut Sheet, s: &Status) {
@@ -374,6 +398,64 @@ fn migration(sheet: &mut Sheet, s: &Status) {
     );
     let help = "Bytes a second that it may move; 0: no limit";
     sheet.gauge("migration_limit", speed(), help, one(m.limit_bytes_per_s));
+}
+
+fn staged(sheet: &mut Sheet, s: &Status) {
+    let Some(staged) = &s.staged else {
+        return;
+    };
+    let bytes = || Some(Unit::Bytes);
+    for (name, help, value) in [
+        (
+            "staging_size",
+            "Size of the staging area",
+            staged.staging_bytes,
+        ),
+        (
+            "staging_used",
+            "Staged, and in no checkpoint yet",
+            staged.staged_bytes,
+        ),
+        (
+            "unhardened",
+            "What a power cut would lose now",
+            staged.unhardened_bytes,
+        ),
+        (
+            "checkpoint_lag",
+            "Pages of the memory tier that have changed since the last checkpoint",
+            staged.dirty_pages * BLOCK,
+        ),
+    ] {
+        sheet.gauge(name, bytes(), help, one(value));
+    }
+    let help = "Age of the oldest byte that a power cut would lose now";
+    let age = Samples::GaugeSeconds(staged.unhardened_s);
+    sheet.add("unhardened_age", Some(Unit::Seconds), help, age);
+    let help = "Bytes that commits wrote to the staging area";
+    sheet.counter("commit", bytes(), help, one(staged.commit_bytes));
+    let help = "Calls that waited for a commit";
+    sheet.counter("commit_waiters", None, help, one(staged.commit_waiters));
+    let times = &staged.commit_times;
+    let longest = times.buckets.len().saturating_sub(1);
+    let buckets = times.buckets.iter().enumerate().map(|(n, bucket)| {
+        let to_s = bucket.to_us as f64 / 1e6;
+        (
+            if n == longest { f64::INFINITY } else { to_s },
+            bucket.commits,
+        )
+    });
+    let help = "Time of commits";
+    let sum = times.total_us as f64 / 1e6;
+    sheet.histogram("commit_time", help, sum, buckets.collect());
+    let help = "Checkpoints written";
+    sheet.counter("checkpoints", None, help, one(staged.checkpoints));
+    let help = "Bytes that checkpoints wrote";
+    let written = staged.checkpoint_pages * BLOCK;
+    sheet.counter("checkpoint", bytes(), help, one(written));
+    let help = "1: the staging area fails, and nothing can be hardened any more";
+    let failed = staged.failure.is_some().into();
+    sheet.gauge("staging_failed", None, help, one(failed));
 }
 
 fn client_labels(client: &ClientStatus) -> Labels {

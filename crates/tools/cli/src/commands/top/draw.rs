@@ -2,6 +2,7 @@
 
 use super::screen::{Column, Row as Client, Screen};
 use crate::control::fields::{number, word};
+use crate::control::staging;
 use crate::size;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -15,7 +16,7 @@ const ERRORS_MAX: usize = 6;
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const RED: Style = Style::new().fg(Color::Red);
 /// Columns of a tier's name and its gauge.
-const GAUGE_COLUMNS: u16 = 36;
+const GAUGE_COLUMNS: u16 = 38;
 
 /// A tier as it is drawn.
 struct Tier {
@@ -30,7 +31,7 @@ fn tiers(status: &Value) -> Vec<Tier> {
     let show = |value: &Value, key: &str| size::show(number(value, key));
     let kept = number(space, "reserve_bytes") + number(space, "credit_bytes");
     let mut tiers = vec![Tier {
-        name: "nvm".to_owned(),
+        name: staging::first_tier(status).to_owned(),
         used: number(space, "used_bytes") + number(space, "granted_bytes"),
         total: number(space, "total_bytes"),
         words: format!(
@@ -86,6 +87,13 @@ fn activity(status: &Value) -> Vec<String> {
             size::show(number(m, "cleaned_bytes")),
             number(m, "batches"),
         ));
+    }
+    for (name, words) in [
+        ("staging", staging::staged(status)),
+        ("", staging::commits(status)),
+        ("", staging::checkpoints(status)),
+    ] {
+        lines.extend(words.map(|words| format!("{name:<10} {words}")));
     }
     lines
 }
@@ -180,7 +188,7 @@ fn draw_tiers(frame: &mut Frame<'_>, area: Rect, tiers: &[Tier]) {
         };
         let gauge = LineGauge::default()
             .ratio(part)
-            .label(format!("{:<4} {:>3.0}%", tier.name, (part * 100.0).floor()))
+            .label(format!("{:<6} {:>3.0}%", tier.name, (part * 100.0).floor()))
             .filled_symbol("#")
             .unfilled_symbol("-")
             .filled_style(Style::new().fg(color));

@@ -106,7 +106,7 @@ fn curl(args: &[&str]) -> Option<String> {
     Some(String::from_utf8(said).unwrap())
 }
 
-fn get(peer: &mut (impl Read + Write)) -> String {
+pub fn get(peer: &mut (impl Read + Write)) -> String {
     peer.write_all(b"GET /metrics HTTP/1.1\r\nHost: shale\r\n\r\n")
         .unwrap();
     let mut text = String::new();
@@ -115,14 +115,14 @@ fn get(peer: &mut (impl Read + Write)) -> String {
 }
 
 /// The value of one line.
-fn value(text: &str, begins: &str) -> f64 {
+pub fn value(text: &str, begins: &str) -> f64 {
     let line = text.lines().find(|l| l.starts_with(begins));
     let line = line.unwrap_or_else(|| panic!("{begins} is missing in\n{text}"));
     line.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
 /// Every sample has a family with type and help, and its labels are closed.
-fn well_formed(text: &str) {
+pub fn well_formed(text: &str) {
     let (_, body) = text.split_once("\r\n\r\n").unwrap();
     assert!(body.ends_with("# EOF\n"), "{body}");
     let mut family = String::new();

@@ -1,9 +1,11 @@
 //! Volumes without NVM: made and checked, mounted, and what a power cut leaves of them.
 
+use crate::commands::watch::{get, value, well_formed};
 use crate::volume::{can_mount, detach, kill, lives, pattern, shale, wait_until};
 use serde_json::Value;
 use std::fs;
 use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 #[test]
@@ -164,6 +166,77 @@ fn what_fsync_returned_from_survives_a_power_cut() {
     shale(&["umount", &volume.place]).ok();
     let said = shale(&["fsck", &volume.file]).ok();
     assert!(said.contains("volume is clean"), "{said}");
+}
+
+#[test]
+fn what_a_power_cut_would_lose_is_seen_by_every_verb() {
+    if !can_mount() {
+        return;
+    }
+    let volume = Ssd::new("buffered");
+    let socket = volume.path("").with_file_name("metrics");
+    let metrics = socket.to_str().unwrap();
+    shale(&["mount", &volume.file, &volume.place, "--metrics", metrics]).ok();
+    let mut file = fs::File::create(volume.path("f")).unwrap();
+    for _ in 0..20 {
+        file.write_all(&pattern(1, 4096)).unwrap();
+        file.sync_all().unwrap();
+    }
+    let mut staged = Value::Null;
+    // Every 5 s everything is hardened, perhaps just now.
+    wait_until("something is not hardened", || {
+        file.write_all(&pattern(1, 100_000)).unwrap();
+        staged = volume.status()["staged"].clone();
+        staged["unhardened_bytes"].as_u64() > Some(90_000)
+    });
+    let times = &staged["commit_times"];
+    let (half, most, longest) = (&times["p50_us"], &times["p99_us"], &times["max_us"]);
+    assert!(
+        half.as_u64() > Some(0) && half.as_u64() <= most.as_u64(),
+        "{times}"
+    );
+    assert!(most.as_u64() <= longest.as_u64(), "{times}");
+    let said = shale(&["status", &volume.place]).ok();
+    assert!(
+        said.contains("  memory ") && said.contains("µs (half)"),
+        "{said}"
+    );
+    let scraped = get(&mut UnixStream::connect(&socket).unwrap());
+    well_formed(&scraped);
+    let commits = value(&scraped, "shale_commit_time_seconds_count");
+    let bucket = "shale_commit_time_seconds_bucket{le=\"+Inf\"}";
+    assert!(commits >= 20.0, "{scraped}");
+    assert_eq!(value(&scraped, bucket), commits);
+    let written = value(&scraped, "shale_tier_area_written_bytes_total");
+    assert!(written >= value(&scraped, "shale_commit_bytes_total"));
+    let space = shale(&["df", &volume.place]).ok();
+    assert!(
+        space.contains("\nmemory ") && space.contains("\nstaging "),
+        "{space}"
+    );
+    let all: Value = serde_json::from_str(&shale(&["df", &volume.place, "--json"]).ok()).unwrap();
+    assert_eq!(
+        (&all[0]["tier"], &all[1]["tier"]),
+        (&"memory".into(), &"staging".into())
+    );
+    let top = shale(&["top", &volume.place, "--once"]).ok();
+    assert!(
+        top.contains("\nmemory") && top.contains("\nstaging "),
+        "{top}"
+    );
+    // Once it is synced nothing would be lost any more.
+    file.sync_all().unwrap();
+    let said = shale(&["status", &volume.place]).ok();
+    assert!(
+        said.contains("a power cut would lose nothing now"),
+        "{said}"
+    );
+    drop(file);
+    // Each commit has a header, and ends with its page.
+    shale(&["digest", &volume.place]).ok();
+    let amplified = volume.status()["tiers"][0]["write_amplification"].as_f64();
+    assert!(amplified > Some(1.0), "{amplified:?}");
+    shale(&["umount", &volume.place]).ok();
 }
 
 #[test]

@@ -1,0 +1,138 @@
+//! The first tier of a volume in words, and the staging area of one without NVM.
+
+use crate::control::fields::{number, word};
+use crate::size;
+use crate::terminal::count;
+use serde_json::Value;
+
+/// What the first tier is called: `nvm`, or `memory` where the volume has none.
+pub fn first_tier(status: &Value) -> &'static str {
+    match status["staged"].is_object() {
+        true => "memory",
+        false => "nvm",
+    }
+}
+
+/// A volume without NVM: what it has staged, and what a power cut would lose now.
+pub fn staged(status: &Value) -> Option<String> {
+    let staged = status["staged"].as_object().map(|_| &status["staged"])?;
+    if let Some(why) = staged["failure"].as_str() {
+        return Some(format!("NOTHING CAN BE HARDENED ANY MORE: {why}"));
+    }
+    let lost = match number(staged, "unhardened_bytes") {
+        0 => "a power cut would lose nothing now".to_owned(),
+        bytes => format!(
+            "a power cut would lose {} now, of {:.1} s",
+            size::show(bytes),
+            seconds(staged, "unhardened_s")
+        ),
+    };
+    Some(format!(
+        "{} of {}; {lost}",
+        size::show(number(staged, "staged_bytes")),
+        size::show(number(staged, "staging_bytes")),
+    ))
+}
+
+/// A volume without NVM: its commits.
+pub fn commits(status: &Value) -> Option<String> {
+    let staged = status["staged"].as_object().map(|_| &status["staged"])?;
+    let (commits, times) = (number(staged, "commits"), &staged["commit_times"]);
+    let each = |key| number(staged, key) as f64 / commits.max(1) as f64;
+    Some(format!(
+        "{} of {} for {:.1} calls each on average; {} (half), {} (99 of 100), {} (longest)",
+        count(commits, "commit"),
+        size::show(each("commit_bytes") as u64),
+        each("commit_waiters"),
+        time(number(times, "p50_us")),
+        time(number(times, "p99_us")),
+        time(number(times, "max_us")),
+    ))
+}
+
+/// A volume without NVM: its checkpoints.
+pub fn checkpoints(status: &Value) -> Option<String> {
+    let staged = status["staged"].as_object().map(|_| &status["staged"])?;
+    let done = number(staged, "checkpoints");
+    let last = match done {
+        0 => String::new(),
+        _ => format!(
+            ", the last one {:.0} s ago ({} in {:.0} ms)",
+            seconds(staged, "last_checkpoint_s"),
+            pages(staged, "last_checkpoint_pages"),
+            seconds(staged, "last_checkpoint_ms"),
+        ),
+    };
+    Some(format!(
+        "{} of {}{last}; {} changed since",
+        count(done, "checkpoint"),
+        pages(staged, "checkpoint_pages"),
+        pages(staged, "dirty_pages"),
+    ))
+}
+
+/// Bytes that reached a tier for each byte that programs wrote; empty if none did.
+pub fn amplification(tier: &Value) -> String {
+    match tier["write_amplification"].as_f64() {
+        Some(times) => format!(
+            ", {times:.2} bytes written to {} for each that programs wrote",
+            word(tier, "tier")
+        ),
+        None => String::new(),
+    }
+}
+
+fn seconds(value: &Value, key: &str) -> f64 {
+    value[key].as_f64().unwrap_or(0.0)
+}
+
+fn pages(value: &Value, key: &str) -> String {
+    size::show(number(value, key) * 4096)
+}
+
+fn time(us: u64) -> String {
+    match us {
+        0..10_000 => format!("{us} µs"),
+        _ => format!("{} ms", us / 1000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_a_power_cut_would_lose_is_said() {
+        let mut status = json!({"staged": {"staging_bytes": 128 << 20, "staged_bytes": 3 << 20,
+            "unhardened_bytes": 5 << 10, "unhardened_s": 2.34, "commits": 4, "commit_bytes": 32 << 10,
+            "commit_waiters": 6, "commit_times": {"p50_us": 110, "p99_us": 900, "max_us": 12_345},
+            "checkpoints": 2, "checkpoint_pages": 100, "last_checkpoint_pages": 10,
+            "last_checkpoint_ms": 3.2, "last_checkpoint_s": 7.0, "dirty_pages": 5, "failure": null}});
+        assert_eq!(first_tier(&status), "memory");
+        assert_eq!(
+            staged(&status).unwrap(),
+            "3 MiB of 128 MiB; a power cut would lose 5 KiB now, of 2.3 s"
+        );
+        assert_eq!(
+            commits(&status).unwrap(),
+            "4 commits of 8 KiB for 1.5 calls each on average; 110 µs (half), 900 µs (99 of 100), 12 ms (longest)"
+        );
+        assert_eq!(
+            checkpoints(&status).unwrap(),
+            "2 checkpoints of 400 KiB, the last one 7 s ago (40 KiB in 3 ms); 20 KiB changed since"
+        );
+        status["staged"]["unhardened_bytes"] = 0.into();
+        assert!(staged(&status).unwrap().ends_with("lose nothing now"));
+        status["staged"]["failure"] = "the device is gone".into();
+        assert!(staged(&status).unwrap().contains("the device is gone"));
+    }
+
+    #[test]
+    fn a_volume_with_nvm_has_none_of_it() {
+        let status = json!({"staged": null});
+        assert_eq!(first_tier(&status), "nvm");
+        let none = [staged(&status), commits(&status), checkpoints(&status)];
+        assert_eq!(none, [None, None, None]);
+    }
+}
