@@ -2,10 +2,13 @@
 //! again after a crash is answered without being done again.
 
 use crate::scan::Record;
+use parking_lot::RwLock;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::record::{Kind, StealBody};
 use shale_format::{Ino, LogPos};
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use zerocopy::FromBytes;
 
 /// What one request did.
@@ -28,17 +31,29 @@ pub struct Done {
     pub records: u32,
 }
 
-/// Done requests by their number.
+/// Done requests by their number. Clones are the same: what one forgets all have forgotten.
+///
+/// As long as it lives it takes about 60 bytes for each request in the log, which may be hundreds of thousands.
 #[derive(Clone, Debug, Default)]
 pub struct Recent {
-    done: HashMap<u64, Done>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// Whether there is any: most of the time there is none, and each call asks.
+    any: AtomicBool,
+    /// Whether all requests that are sent again have been read.
+    are_read: AtomicBool,
+    /// A leaf among the locks.
+    done: RwLock<HashMap<u64, Done>>,
 }
 
 impl Recent {
     /// Takes down the records of a scan from the tail. Records without a request are
     /// passed over.
     pub fn collect(records: impl IntoIterator<Item = Record>) -> Self {
-        let mut recent = Self::default();
+        let recent = Self::default();
         for record in records {
             recent.add(&record);
         }
@@ -46,7 +61,7 @@ impl Recent {
     }
 
     /// Takes down one record; they come in the order of the log.
-    pub fn add(&mut self, record: &Record) {
+    pub fn add(&self, record: &Record) {
         let h = &record.header;
         if h.request == 0 {
             return;
@@ -68,8 +83,8 @@ impl Recent {
             }),
             _ => 0,
         };
-        self.done
-            .entry(h.request)
+        let mut done = self.shared.done.write();
+        done.entry(h.request)
             .and_modify(|done| {
                 if bytes > 0 && done.bytes > 0 {
                     done.offset = done.offset.min(offset);
@@ -88,25 +103,38 @@ impl Recent {
                 bytes,
                 records: 1,
             });
+        self.shared.any.store(true, Ordering::Release);
     }
 
     /// What request `request` did, if the log knows.
-    pub fn get(&self, request: u64) -> Option<&Done> {
-        self.done.get(&request)
+    pub fn get(&self, request: u64) -> Option<Done> {
+        self.shared.done.read().get(&request).copied()
     }
 
-    /// Forgets a request, once it was answered; says what it did.
-    pub fn take(&mut self, request: u64) -> Option<Done> {
-        self.done.remove(&request)
+    /// All requests that are sent again have been read: those who read them look here soon.
+    pub fn resent_are_read(&self) {
+        self.shared.are_read.store(true, Ordering::Release);
+    }
+
+    /// Whether that is so.
+    pub fn are_resent_read(&self) -> bool {
+        self.shared.are_read.load(Ordering::Acquire)
+    }
+
+    /// Forgets all of them: each has been answered.
+    pub fn forget(&self) {
+        self.shared.any.store(false, Ordering::Release);
+        *self.shared.done.write() = HashMap::new();
     }
 
     /// Number of requests known.
     pub fn len(&self) -> usize {
-        self.done.len()
+        self.shared.done.read().len()
     }
 
     /// Whether none is known.
+    #[inline]
     pub fn is_empty(&self) -> bool {
-        self.done.is_empty()
+        !self.shared.any.load(Ordering::Acquire)
     }
 }

@@ -359,21 +359,26 @@ fn recent_requests_say_what_they_did() {
     let wrote = append(9, encode::write(INO, 4096, &[1; 100]));
     let end = 8192 + 3 * 4096 - 100;
     append(9, encode::steal(INO, 8192, steal_body()));
-    let mut recent = Recent::collect(scan(w.log(), LogPos(0)).0);
+    let recent = Recent::collect(scan(w.log(), LogPos(0)).0);
     assert_eq!(recent.len(), 2);
-    let done = recent.take(8).unwrap();
+    let done = recent.get(8).unwrap();
     assert_eq!(
         (done.pos, done.kind, done.ino, done.dir),
         (made, Kind::Create, INO, DIR)
     );
-    let done = *recent.get(9).unwrap();
+    let done = recent.get(9).unwrap();
     assert_eq!(
         (done.pos, done.kind, done.ino, done.offset),
         (wrote, Kind::Write, INO, 4096)
     );
     assert_eq!(done.bytes, 100 + end - 8192);
     assert_eq!(done.records, 2);
-    assert_eq!(recent.get(8), None);
+    assert_eq!(recent.get(7), None);
+    // Clones forget together.
+    let other = recent.clone();
+    assert!(!other.is_empty());
+    recent.forget();
+    assert!(other.is_empty() && other.get(8).is_none());
 }
 
 #[test]

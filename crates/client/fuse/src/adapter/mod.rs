@@ -50,6 +50,7 @@ pub struct Adapter<F: ?Sized> {
     fs: Arc<F>,
     validity: Validity,
     acls: AtomicBool,
+    are_resent_read: AtomicBool,
 }
 
 /// One request being served.
@@ -76,6 +77,16 @@ impl<F: NodeFs + ?Sized> Adapter<F> {
             fs,
             validity,
             acls: AtomicBool::new(false),
+            are_resent_read: AtomicBool::new(false),
+        }
+    }
+
+    /// Requests that are sent again after a crash stand before all others in the kernel's queue.
+    fn note_resent(&self, header: &InHeader) {
+        let is_new = header.unique & UNIQUE_RESENT == 0 && header.opcode != opcode::INTERRUPT;
+        if is_new && !self.are_resent_read.load(Ordering::Relaxed) {
+            self.are_resent_read.store(true, Ordering::Relaxed);
+            self.fs.resent_are_read();
         }
     }
 
@@ -103,6 +114,7 @@ impl<F: NodeFs + ?Sized> Adapter<F> {
             }
             return Answer::Silence;
         }
+        self.note_resent(header);
         let call = Call {
             fs: &*self.fs,
             validity: self.validity,

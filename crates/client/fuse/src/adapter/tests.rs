@@ -141,6 +141,9 @@ impl NodeFs for Noting {
     fn fsync(&self, r: &Request, ino: u64, datasync: bool) -> Result<()> {
         self.note(r, format!("fsync {ino} {datasync}"), ())
     }
+    fn resent_are_read(&self) {
+        self.asked.lock().push("resent are read".to_owned());
+    }
     fn fsyncdir(&self, r: &Request, ino: u64, datasync: bool) -> Result<()> {
         self.note(r, format!("fsyncdir {ino} {datasync}"), ())
     }
@@ -372,6 +375,21 @@ fn forgetting_is_silent() {
         b"",
     );
     assert_eq!((served.answer, served.asked.len()), (Answer::Silence, 0));
+}
+
+#[test]
+fn the_first_request_that_is_not_sent_again_says_that_those_have_been_read() {
+    let said = |kind: u32, mark: u64| {
+        let (header, bytes) = message(kind, &ForgetIn { nlookup: 1 }, b"");
+        let unique = header.unique & !UNIQUE_RESENT | mark;
+        let header = InHeader { unique, ..header };
+        let asked = serve_on(Noting::default(), 0, (header, bytes)).asked;
+        asked.contains(&"resent are read".to_owned())
+    };
+    assert!(said(opcode::STATFS, 0));
+    assert!(!said(opcode::STATFS, UNIQUE_RESENT));
+    // These pass the others in the queue.
+    assert!(!said(opcode::FORGET, 0) && !said(opcode::INTERRUPT, 0));
 }
 
 #[test]

@@ -547,4 +547,8 @@ impl NodeFs for ShaleFs {
     fn answered(&self, unique: u64) {
         self.session.answered(unique);
     }
+
+    fn resent_are_read(&self) {
+        self.session.resent_are_read();
+    }
 }

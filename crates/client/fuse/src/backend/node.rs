@@ -340,6 +340,9 @@ pub trait NodeFs: Send + Sync {
         let _ = unique;
     }
 
+    /// A request has come that the kernel sends for the first time: all those that it sent again after a crash have been read.
+    fn resent_are_read(&self) {}
+
     /// The mount is gone; no call follows. Not called when a daemon stops or dies.
     fn destroy(&self) {}
 }

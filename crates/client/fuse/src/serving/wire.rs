@@ -63,6 +63,7 @@ pub mod opcode {
         RELEASEDIR = 29,
         FSYNCDIR = 30,
         CREATE = 35,
+        INTERRUPT = 36,
         DESTROY = 38,
         IOCTL = 39,
         NOTIFY_REPLY = 41,

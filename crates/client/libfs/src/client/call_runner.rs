@@ -285,7 +285,7 @@ impl CallRunner {
     }
 
     /// What the caller's request did before a crash, if it did something.
-    pub(crate) fn done_before(&self, caller: &Caller) -> Option<&Done> {
+    pub(crate) fn done_before(&self, caller: &Caller) -> Option<Done> {
         self.services.log.requests.done_before(caller)
     }
 

@@ -8,7 +8,7 @@ use shale_oplog::Recent;
 use shale_sys::Clock;
 use std::sync::Arc;
 
-/// A request that the kernel sent again is answered long before this time has passed.
+/// Once all requests that the kernel sent again have been read, each has looked here long before this time has passed.
 const KEEP_NS: u64 = 60_000_000_000;
 
 /// What recovery kept: results of requests, and the logs that prove them.
@@ -34,7 +34,7 @@ impl KeptRequests {
         }
     }
 
-    /// Requests with their results.
+    /// Requests with their results, until they are forgotten here.
     pub(crate) fn recent(&self) -> Recent {
         self.kept.lock().recent.clone()
     }
@@ -43,7 +43,7 @@ impl KeptRequests {
     pub(crate) fn forget(&self) {
         let logs = {
             let mut kept = self.kept.lock();
-            kept.recent = Recent::default();
+            kept.recent.forget();
             std::mem::take(&mut kept.logs)
         };
         for (slot, path) in logs {
@@ -53,10 +53,14 @@ impl KeptRequests {
         }
     }
 
-    /// Forgets by itself some time after a client took over.
+    /// Forgets by itself some time after a client took over, and has read what was sent again.
     pub(crate) fn forget_old(&self) {
-        let kept = self.kept.lock();
-        let age_ns = self.clock.monotonic_ns().saturating_sub(kept.since_ns);
+        let mut kept = self.kept.lock();
+        let now_ns = self.clock.monotonic_ns();
+        if !kept.recent.are_resent_read() {
+            kept.since_ns = now_ns;
+        }
+        let age_ns = now_ns.saturating_sub(kept.since_ns);
         let due = !kept.logs.is_empty() && age_ns > KEEP_NS;
         drop(kept);
         if due && self.clients.any(|client| client.trusted()) {

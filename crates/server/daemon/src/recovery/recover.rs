@@ -103,7 +103,7 @@ pub(crate) struct Undigested {
 pub(crate) struct Kept {
     pub(crate) recent: Recent,
     pub(crate) logs: Vec<(u32, PathBuf)>,
-    /// Monotonic time of the recovery.
+    /// Monotonic time up to which some request that is sent again may not have been read.
     pub(crate) since_ns: u64,
 }
 

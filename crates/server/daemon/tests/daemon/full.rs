@@ -2,9 +2,13 @@
 //! kernel asks again after a crash has its answer.
 
 use crate::served::*;
+use shale_daemon::Daemon;
 use shale_format::Ino;
 use shale_oplog::encode;
 use shale_proto::{Reply, Request};
+use shale_sys::clock::ManualClock;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 fn reserve(hand: &Hand, wanted: u64, least: u64) -> Option<u64> {
     match hand.ask(Request::Reserve { wanted, least }) {
@@ -88,6 +92,48 @@ fn grants_end_before_credit_does() {
     assert!(free_blocks(&hand) > rest + 4096);
     assert_eq!(hand.ask(Request::Detach), Reply::Done);
     daemon.shutdown().unwrap();
+}
+
+#[test]
+fn what_was_done_before_a_kill_is_forgotten_once_it_has_been_read() {
+    const MINUTE_NS: u64 = 60_000_000_000;
+    let place = Place::new(64);
+    let clock = Arc::new(ManualClock::new(0));
+    let serve = |continues| {
+        let mut config = place.config();
+        config.connection = Some(99);
+        config.connection_continues = continues;
+        Daemon::start(config, clock.clone()).unwrap()
+    };
+    let daemon = serve(false);
+    let mut hand = Hand::in_process(&daemon);
+    let ino = hand.make_file("a", b"");
+    hand.append_for(encode::write(ino, 0, b"done"), 0, 1234);
+    daemon.abandon();
+    drop(hand);
+    let daemon = serve(true);
+    let recent = daemon.recent_requests();
+    let _mount = Hand::in_process(&daemon);
+    // However much time passes: nobody has read what the kernel sent again.
+    for _ in 0..3 {
+        clock.advance_ns(10 * MINUTE_NS);
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    // The log that proves it, and that of the mount.
+    assert_eq!((recent.len(), place.logs().len()), (1, 2));
+    recent.resent_are_read();
+    let begun = Instant::now();
+    while !recent.is_empty() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "it is kept");
+        clock.advance_ns(MINUTE_NS / 2);
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    assert!(daemon.recent_requests().is_empty());
+    while place.logs().len() > 1 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "its log is kept");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    daemon.abandon();
 }
 
 #[test]

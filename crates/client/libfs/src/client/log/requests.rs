@@ -29,7 +29,7 @@ impl Requests {
     }
 
     /// What the caller's request did before a crash, if it did something.
-    pub(crate) fn done_before(&self, caller: &Caller) -> Option<&Done> {
+    pub(crate) fn done_before(&self, caller: &Caller) -> Option<Done> {
         if caller.request == 0 || self.recent.is_empty() {
             return None;
         }
@@ -47,6 +47,11 @@ impl Requests {
     /// under the lock. Beginning twice keeps the first position.
     pub(crate) fn begin(&self, request: u64, reserved: impl FnOnce() -> LogPos) {
         self.began.lock().entry(request).or_insert_with(reserved);
+    }
+
+    /// All requests that are sent again after a crash have been read.
+    pub(crate) fn resent_are_read(&self) {
+        self.recent.resent_are_read();
     }
 
     /// The answer to `request` has gone out.

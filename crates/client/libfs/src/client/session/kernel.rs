@@ -34,4 +34,10 @@ impl Session {
     pub fn answered(&self, request: u64) {
         self.services().log.requests.answered(request);
     }
+
+    /// The kernel sends requests for the first time again: all those that it sent again after a crash have been read. Some time later
+    /// what they did is forgotten.
+    pub fn resent_are_read(&self) {
+        self.services().log.requests.resent_are_read();
+    }
 }
