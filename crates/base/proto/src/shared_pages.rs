@@ -59,6 +59,8 @@ pub mod mount_flag {
     pub const READ_ONLY: u64 = 1;
     /// That a file was read is not noted (`noatime`).
     pub const NO_ATIME: u64 = 2;
+    /// The staging area of a volume without NVM has failed: what is not hardened never will be.
+    pub const HARDENING_FAILED: u64 = 4;
 }
 
 /// Words of the client page (byte offsets).

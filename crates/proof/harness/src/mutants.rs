@@ -7,7 +7,7 @@ use shale_bench::Result;
 use shale_faults::volume::load::Load;
 use shale_hostile::campaign as hostile;
 use shale_powercut::explore::explorer::Depth;
-use shale_powercut::staged::{self, Case};
+use shale_powercut::staged::{self, Case, FailingCase, explore_failing};
 use shale_powercut::workloads::campaign::{self, Options, Switched};
 use shale_powercut::workloads::sequences::Kind;
 
@@ -82,7 +82,7 @@ const fn of_hostile(name: &'static str, what: &'static str) -> Mutant {
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 107] = [
+pub const MUTANTS: [Mutant; 108] = [
     mutant(
         "append-fence",
         "a record is not fenced before the call returns",
@@ -393,6 +393,10 @@ pub const MUTANTS: [Mutant; 107] = [
         "a checkpoint frees batches whose records are not all digested",
     ),
     of_staged(
+        "staging-failure-forgotten",
+        "after a write to the staging area has failed the next one is taken for durable",
+    ),
+    of_staged(
         "replay-slot",
         "a log that is younger than the image has no slot when it is replayed",
     ),
@@ -521,6 +525,10 @@ fn by_staged(options: &Options, limit: Duration, mutant: Mutant) -> Result<Fate>
         match staged::explore(&case, &options.dir)? {
             Ok(tally) => cuts += tally.cuts,
             Err(wrong) => found = Some((format!("staged {number}"), wrong)),
+        }
+        let failing = FailingCase::numbered(number, Some(mutant.name));
+        if let Err(wrong) = explore_failing(&failing, &options.dir)? {
+            found = found.or(Some((format!("staged {number}, failing"), wrong)));
         }
     }
     Ok(fate(mutant, begun, cuts, found))

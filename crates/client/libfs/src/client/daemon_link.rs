@@ -105,6 +105,11 @@ impl DaemonLink {
         self.words.load_u64(daemon_page::MOUNT) & mount_flag::READ_ONLY != 0
     }
 
+    /// Whether what is not hardened yet never will be.
+    pub(crate) fn hardening_failed(&self) -> bool {
+        self.words.load_u64(daemon_page::MOUNT) & mount_flag::HARDENING_FAILED != 0
+    }
+
     /// Whether it is to be noted that a file was read.
     pub(crate) fn notes_access(&self) -> bool {
         const NOT: u64 = mount_flag::READ_ONLY | mount_flag::NO_ATIME;

@@ -6,6 +6,7 @@
 use crate::connections::client::Client;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use shale_format::TxId;
+use shale_proto::shared_pages::mount_flag;
 use shale_sys::mutants;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,6 +31,8 @@ struct Published {
     txid: TxId,
     /// How the volume is mounted.
     mount: u64,
+    /// [`mount_flag::HARDENING_FAILED`], or nothing.
+    failed: u64,
 }
 
 /// The clients of a daemon.
@@ -90,7 +93,9 @@ impl Clients {
         let published = self.published.lock();
         client.daemon_page.set_epoch(published.epoch);
         client.daemon_page.set_tiers(is_tiered());
-        client.daemon_page.set_mount(published.mount);
+        client
+            .daemon_page
+            .set_mount(published.mount | published.failed);
         let before = self.attached.write().insert(client.id, client.clone());
         assert!(before.is_none(), "number {} was taken twice", client.id);
     }
@@ -132,7 +137,18 @@ impl Clients {
         let mut published = self.published.lock();
         published.mount = flags;
         for client in self.attached.read().values() {
-            client.daemon_page.set_mount(flags);
+            client.daemon_page.set_mount(flags | published.failed);
+        }
+    }
+
+    /// Tells all clients, and those to come, that nothing can be hardened any more.
+    pub(crate) fn tell_hardening_failed(&self) {
+        let mut published = self.published.lock();
+        published.failed = mount_flag::HARDENING_FAILED;
+        for client in self.attached.read().values() {
+            client
+                .daemon_page
+                .set_mount(published.mount | published.failed);
         }
     }
 

@@ -130,8 +130,13 @@ impl Checkpointer {
             return Ok(());
         };
         let mut copies = pages.iter().copied().zip(&bytes);
-        self.area
-            .write_checkpoint(&mut copies, txid.0, keep_from, clean)?;
+        let written = self
+            .area
+            .write_checkpoint(&mut copies, txid.0, keep_from, clean);
+        if let Err(e) = &written {
+            self.hardener.give_up(format!("a checkpoint: {e}"));
+        }
+        written?;
         self.volume.erase_up_to(txid);
         *self.last.lock() = Last {
             ns: begun_ns,

@@ -125,7 +125,13 @@ impl Hardener {
             self.changed.notify_all();
             match written {
                 Ok(()) => {}
-                Err(NotHardened::Failed(why)) => state.failed = Some(why),
+                Err(NotHardened::Failed(why)) if mutants::is_on("staging-failure-forgotten") => {
+                    break Err(NotHardened::Failed(why));
+                }
+                Err(NotHardened::Failed(why)) => {
+                    state.failed = Some(why);
+                    self.clients.tell_hardening_failed();
+                }
                 Err(own) => break Err(own),
             }
         };
@@ -165,6 +171,13 @@ impl Hardener {
     /// What failed, if anything did.
     pub(crate) fn failure(&self) -> Option<String> {
         self.state.lock().failed.clone()
+    }
+
+    /// The device has failed elsewhere: nothing is written to the staging area any more.
+    pub(crate) fn give_up(&self, why: String) {
+        self.state.lock().failed.get_or_insert(why);
+        self.changed.notify_all();
+        self.clients.tell_hardening_failed();
     }
 
     fn is_well(&self) -> Result<(), NotHardened> {

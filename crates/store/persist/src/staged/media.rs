@@ -4,6 +4,7 @@
 use super::AreaLayout;
 use super::error::{PersistError, Result, no_area};
 use shale_block::{BlockError, IO_BYTES, TierDevice};
+use shale_sys::mutants;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -54,7 +55,8 @@ impl Media {
             return Err(PersistError::Poisoned);
         }
         change().map_err(|e| {
-            self.poisoned.store(true, Ordering::Release);
+            let forgotten = mutants::is_on("staging-failure-forgotten");
+            self.poisoned.store(!forgotten, Ordering::Release);
             PersistError::Device(e)
         })
     }

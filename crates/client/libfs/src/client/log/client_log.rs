@@ -164,11 +164,13 @@ impl ClientLog {
     }
 
     /// What fsync(2) does of a file whose newest record ends at `newest`. A log in memory is hardened as far as it is published: records
-    /// that made the file's name, and those before them, are in its order.
+    /// that made the file's name, and those before them, are in its order. `EIO` from the moment on when the daemon can harden
+    /// nothing any more, for whatever file: who does not wait (`ordered`) hears of it here.
     pub(crate) fn fsync(&self, newest: LogPos) -> Result<()> {
         match (self.staged, self.fsync_waits) {
             (false, _) => self.harden(newest),
             (true, true) if mutants::is_on("fsync-early") => Ok(()),
+            (true, _) if self.daemon.hardening_failed() => Err(Errno::IO),
             (true, true) => self.harden(self.published()),
             // Hardened in the log's order within a second: nothing that comes later is there before it.
             (true, false) => self.is_whole(),

@@ -7,41 +7,30 @@
 //! begun; of several clients whose calls are not durable at return, one that `fsck` finds no mistake in, all of whose logs are accepted. `strict` promises every operation that returned, `buffered` those before an fsync that returned (of the same client), `ordered`
 //! none; and nothing survives without what came before it. The restore is cut, too, and done again. `fsck` looks at each result.
 
-use std::collections::BTreeMap;
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+mod failing;
+mod stage;
 
-use parking_lot::Mutex;
+pub use failing::{FailingCase, explore_failing};
+
+use std::path::Path;
+
+use shale_bench::Result;
 use shale_bench::chance::Chance;
-use shale_bench::{BenchError, Result};
-use shale_block::{MemoryBlocks, Step, TierDevice};
-use shale_check::{Below, CheckOptions, Severity, check};
-use shale_daemon::tiering::Speed;
-use shale_daemon::{Daemon, DaemonConfig};
-use shale_format::limits::{LOG_BYTES_MIN, NVM_BYTES_MIN};
+use shale_daemon::Daemon;
 use shale_format::{Durability, TierId};
-use shale_libfs::{OFlags, SessionOptions};
+use shale_libfs::OFlags;
 use shale_model::compare;
 use shale_model::random::{Abilities, Acts};
-use shale_model::{Act, FileAct, Fill, Memory, Shale, Side, Snapshot};
-use shale_pool::volume_file::DeviceFile;
-use shale_pool::{DeviceKind, LowerTiers, MakeOptions, StagedSizes, VolumeFile, make_volume};
-use shale_proto::InProcess;
-use shale_record::{BlockReplay, BlockRules, Choice, Noted};
-use shale_volume::LowerDevices;
-use tempfile::TempDir;
+use shale_model::{Act, FileAct, Fill, Memory, Side, Snapshot};
+use shale_record::{BlockReplay, BlockRules, Choice};
 
-use crate::recovery::check::caught;
 use crate::volume::sessions::{clock, once_free};
 use crate::workloads::campaign::Switched;
 use crate::wrong::Checked;
+use stage::{Recorded, Stage, restore, side_of};
 
-/// Bytes of the flash device: zones, a small staging area that is full soon, two images of the smallest memory tier.
-const DEVICE_BYTES: u64 = 128 << 20;
-const STAGING_BYTES: u64 = 32 << 20;
-/// Zones are small, so that some are without live blocks soon.
-const ZONE_BYTES: u64 = 1 << 20;
+/// Files that a client has open at most.
+const SLOTS: usize = 4;
 /// A file that fills most of a zone.
 const LARGE: &[u8] = b"large";
 const LARGE_BYTES: usize = 700_000;
@@ -97,6 +86,8 @@ pub struct Tally {
     pub batches: u64,
     /// Checkpoints while operations ran.
     pub checkpoints: u64,
+    /// Staging areas whose device failed ([`explore_failing`]).
+    pub given_up: u64,
 }
 
 impl std::ops::AddAssign for Tally {
@@ -106,40 +97,7 @@ impl std::ops::AddAssign for Tally {
         self.steps += more.steps;
         self.batches += more.batches;
         self.checkpoints += more.checkpoints;
-    }
-}
-
-/// A device that is recorded.
-struct Recorded {
-    device: Arc<MemoryBlocks>,
-    noted: Arc<Mutex<Vec<Noted>>>,
-    count: Arc<AtomicUsize>,
-}
-
-impl Recorded {
-    fn new(contents: Vec<u8>) -> Self {
-        let noted: Arc<Mutex<Vec<Noted>>> = Arc::default();
-        let count: Arc<AtomicUsize> = Arc::default();
-        let (to, counted) = (noted.clone(), count.clone());
-        let device = MemoryBlocks::holding("ssd", contents).telling(move |step: &Step| {
-            let mut noted = to.lock();
-            noted.push(Noted {
-                event: 0,
-                device: 0,
-                step: step.clone(),
-            });
-            counted.store(noted.len(), Ordering::Release);
-        });
-        let device = Arc::new(device);
-        Self {
-            device,
-            noted,
-            count,
-        }
-    }
-
-    fn steps(&self) -> usize {
-        self.count.load(Ordering::Acquire)
+        self.given_up += more.given_up;
     }
 }
 
@@ -152,88 +110,6 @@ struct Done {
     /// What it promised: that it, and every operation before it of this client, is durable.
     promised: bool,
     tree: Snapshot,
-}
-
-/// A volume on a device in memory.
-struct Stage {
-    dir: TempDir,
-    file: VolumeFile,
-}
-
-impl Stage {
-    /// Makes it. Gives what its device holds, too.
-    fn new(dir: &Path, policy: Durability) -> Result<(Stage, Vec<u8>)> {
-        let dir = tempfile::Builder::new()
-            .prefix("shale-staged-")
-            .tempdir_in(dir)
-            .map_err(BenchError::file(dir, "make a directory in"))?;
-        let image = dir.path().join("ssd.img");
-        let options = MakeOptions {
-            file: dir.path().join("VOLUME.toml"),
-            name: "staged".to_owned(),
-            nvm: None,
-            staged: StagedSizes {
-                memory_bytes: Some(NVM_BYTES_MIN),
-                staging_bytes: Some(STAGING_BYTES),
-            },
-            lower: LowerTiers {
-                ssd: vec![DeviceFile {
-                    path: image.clone(),
-                    size_bytes: DEVICE_BYTES,
-                    zone_bytes: Some(ZONE_BYTES),
-                    model: None,
-                    kind: DeviceKind::Conventional,
-                    overprovision_percent: None,
-                }],
-                hdd: Vec::new(),
-            },
-            log_bytes: LOG_BYTES_MIN,
-            durability: policy,
-            owner_uid: 0,
-            owner_gid: 0,
-            root_mode: 0o755,
-            trusted_uids: Vec::new(),
-            force: false,
-        };
-        make_volume(&options, &*clock())?;
-        let contents = std::fs::read(&image).map_err(BenchError::file(&image, "read"))?;
-        std::fs::remove_file(&image).map_err(BenchError::file(&image, "remove"))?;
-        let file = VolumeFile::load(&options.file)?;
-        Ok((Stage { dir, file }, contents))
-    }
-
-    /// A daemon's settings, for a machine with this memory: each power cut needs another one.
-    fn config(&self, memory: u32, device: &Arc<MemoryBlocks>) -> DaemonConfig {
-        let mut file = self.file.clone();
-        if let Some(staged) = &mut file.staged {
-            staged.memory_dir = self.dir.path().join(format!("memory-{memory}"));
-        }
-        DaemonConfig {
-            digest_threads: 1,
-            speed: Speed {
-                paused: true,
-                limit: 0,
-            },
-            lower: Some(LowerDevices {
-                ssd: vec![device.clone() as Arc<dyn TierDevice>],
-                hdd: Vec::new(),
-            }),
-            ..DaemonConfig::new(file)
-        }
-    }
-
-    /// What is left in the memory of a machine goes.
-    fn lose(&self, memory: u32) {
-        let _ = std::fs::remove_dir_all(self.dir.path().join(format!("memory-{memory}")));
-    }
-}
-
-fn side_of(daemon: &Daemon) -> Checked<Shale> {
-    let channel = Arc::new(InProcess(daemon.attach_in_process(0)));
-    let options = SessionOptions::default();
-    let session = shale_libfs::Session::attach(channel, clock(), Default::default(), options);
-    let session = session.map_err(|e| format!("attach: {e}"))?;
-    Ok(crate::volume::sessions::side(&session))
 }
 
 /// What fills most of a zone.
@@ -257,6 +133,18 @@ fn stir(daemon: &Daemon, chance: &mut Chance) -> shale_daemon::Result<()> {
         _ => {}
     }
     Ok(())
+}
+
+/// What a client does next.
+fn next_act(acts: &mut Acts, chance: &mut Chance) -> Act {
+    let slot = chance.below(SLOTS as u64) as usize;
+    match chance.below(24) {
+        0 | 1 => Act::File(slot, FileAct::Sync),
+        2 | 3 => Act::Open(slot, LARGE.to_vec(), OFlags::CREATE | OFlags::RDWR, 0o644),
+        // The first and the last block keep something of what they held.
+        4 | 5 => Act::File(slot, FileAct::Write(1 + chance.below(60), fill(chance))),
+        _ => acts.next_act(),
+    }
 }
 
 /// Whether an operation waits until it, and all before it, is durable.
@@ -289,17 +177,7 @@ fn perform(case: &Case, stage: &Stage, recorded: &Recorded) -> Checked<(Vec<Done
     for _ in 0..case.acts {
         let client = chance.below(case.clients as u64) as usize;
         model.set_client(client);
-        let slot = chance.below(4) as usize;
-        let act = match chance.below(24) {
-            0 | 1 => Act::File(slot, FileAct::Sync),
-            2 | 3 => Act::Open(slot, LARGE.to_vec(), OFlags::CREATE | OFlags::RDWR, 0o644),
-            // The first and the last block keep something of what they held.
-            4 | 5 => Act::File(
-                slot,
-                FileAct::Write(1 + chance.below(60), fill(&mut chance)),
-            ),
-            _ => acts.next_act(),
-        };
+        let act = next_act(&mut acts, &mut chance);
         stir(&daemon, &mut chance).map_err(|e| e.to_string())?;
         let begun = recorded.steps();
         let (should, did) = (model.act(&act), sides[client].act(&act));
@@ -339,55 +217,6 @@ fn judge(done: &[Done], steps: usize, found: &Snapshot) -> Checked<()> {
                 first.differences(found).join("; ")
             ))
         }
-    }
-}
-
-/// Restores what a device holds, and looks at everything. Gives the tree, the steps of the restore, the batches it digested.
-fn restore(stage: &Stage, memory: u32, contents: Vec<u8>) -> Checked<(Snapshot, Vec<Noted>, u64)> {
-    let recorded = Recorded::new(contents);
-    let config = stage.config(memory, &recorded.device);
-    let restored = caught(|| {
-        let daemon = once_free(|| Daemon::start(config.clone(), clock()))
-            .map_err(|e| format!("the restore: {e}"))?;
-        let steps = recorded.steps();
-        let report = daemon.recovery().clone();
-        if !report.problems.is_empty() || report.logs_refused > 0 || report.logs_left > 0 {
-            return Err(format!("the restore: {}", report.problems.join("; ")));
-        }
-        let mut side = side_of(&daemon)?;
-        let tree = Snapshot::of(&mut side).map_err(|e| format!("the recovered tree: {e}"))?;
-        drop(side);
-        daemon.quiesce();
-        fsck(&daemon, &recorded)?;
-        let mut noted = std::mem::take(&mut *recorded.noted.lock());
-        noted.truncate(steps);
-        Ok((tree, noted, report.batches))
-    });
-    stage.lose(memory);
-    restored
-}
-
-fn fsck(daemon: &Daemon, recorded: &Recorded) -> Checked<()> {
-    let view = daemon.volume().view();
-    let table = view.device_table().map_err(|e| e.to_string())?;
-    let devices: BTreeMap<[u8; 16], Arc<dyn TierDevice>> = table
-        .of(0)
-        .iter()
-        .map(|place| (place.uuid, recorded.device.clone() as Arc<dyn TierDevice>))
-        .collect();
-    let options = CheckOptions {
-        below: Below::open(devices.into_iter().collect()),
-        ..CheckOptions::default()
-    };
-    let report = check(daemon.map().clone(), &[], &options, &mut |_| ());
-    let bad = report.findings.iter();
-    let bad: Vec<String> = bad
-        .filter(|f| f.severity != Severity::Info)
-        .map(|f| format!("{}: {}", f.object, f.what))
-        .collect();
-    match bad.is_empty() && report.complete {
-        true => Ok(()),
-        false => Err(format!("fsck: {}", bad.join("; "))),
     }
 }
 
