@@ -7,7 +7,7 @@ use shale_bench::Result;
 use shale_faults::volume::load::Load;
 use shale_hostile::campaign as hostile;
 use shale_powercut::explore::explorer::Depth;
-use shale_powercut::staged::{self, Case, FailingCase, explore_failing};
+use shale_powercut::staged::{self, Case, FailingCase, FullCase, explore_failing, explore_full};
 use shale_powercut::workloads::campaign::{self, Options, Switched};
 use shale_powercut::workloads::sequences::Kind;
 
@@ -82,7 +82,7 @@ const fn of_hostile(name: &'static str, what: &'static str) -> Mutant {
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 108] = [
+pub const MUTANTS: [Mutant; 109] = [
     mutant(
         "append-fence",
         "a record is not fenced before the call returns",
@@ -393,6 +393,10 @@ pub const MUTANTS: [Mutant; 108] = [
         "a checkpoint frees batches whose records are not all digested",
     ),
     of_staged(
+        "checkpoint-space",
+        "space that was freed, or placed below, since the last checkpoint is given away before the next one",
+    ),
+    of_staged(
         "staging-failure-forgotten",
         "after a write to the staging area has failed the next one is taken for durable",
     ),
@@ -529,6 +533,11 @@ fn by_staged(options: &Options, limit: Duration, mutant: Mutant) -> Result<Fate>
         let failing = FailingCase::numbered(number, Some(mutant.name));
         if let Err(wrong) = explore_failing(&failing, &options.dir)? {
             found = found.or(Some((format!("staged {number}, failing"), wrong)));
+        }
+        let full = FullCase::numbered(number, Some(mutant.name));
+        match explore_full(&full, &options.dir)? {
+            Ok(tally) => cuts += tally.cuts,
+            Err(wrong) => found = found.or(Some((format!("staged {number}, full"), wrong))),
         }
     }
     Ok(fate(mutant, begun, cuts, found))

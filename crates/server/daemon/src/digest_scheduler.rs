@@ -33,6 +33,7 @@ use parking_lot::Mutex;
 use shale_digest::{
     ChunkDone, Chunks, DigestError, DigestStats, Digester, LogSource, Mode, digest_chunks,
 };
+use shale_format::limits::BLOCK_BYTES;
 use shale_format::{Ino, LogPos};
 use shale_sys::{Clock, failpoints, mutants};
 use shale_volume::{Volume, VolumeError};
@@ -259,6 +260,12 @@ impl DigestScheduler {
                 self.parts.tiering.recency.touch(*ino, blocks);
             }
             self.parts.accounts.add_chunk(client, done);
+            if self.parts.staged.is_some() {
+                let below: u64 = done.below.iter().map(|(_, run)| run.len).sum();
+                self.parts
+                    .credits
+                    .hold_for_checkpoint(below * BLOCK_BYTES as u64);
+            }
             self.parts
                 .credits
                 .release_credit(client.id, done.reserve_released);
@@ -416,6 +423,10 @@ impl Chunks for LiveChunk<'_> {
         self.direct = None;
         let reclaimer = &self.scheduler.parts.reclaimer;
         reclaimer.wait_grace_period_within(GRACE_WAIT);
+        // What was freed waits for a checkpoint, too.
+        if let Err(e) = self.scheduler.checkpoint(false) {
+            tracing::error!("space is not freed: no checkpoint: {e}");
+        }
     }
 
     fn give_up(&mut self, error: &DigestError) -> bool {

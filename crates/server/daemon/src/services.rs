@@ -127,10 +127,12 @@ impl Base {
         let limit = config.client_stall_timeout;
         let grace = GracePeriods::new(barrier, clients.clone(), fence.clone(), limit);
         let grace = Arc::new(grace);
+        let credits: Arc<SpaceCredits> = Arc::default();
         let staged = staged.map(|OpenedArea { area, dirty }| {
             let hardener = Arc::new(Hardener::new(area.clone(), clients.clone(), clock.clone()));
-            let (volume, map) = (volume.clone(), map.clone());
-            let checkpointer = Checkpointer::new(area, volume, map, dirty, hardener.clone());
+            let (volume, map, credits) = (volume.clone(), map.clone(), credits.clone());
+            let checkpointer =
+                Checkpointer::new(area, volume, map, dirty, hardener.clone(), credits);
             Staged {
                 hardener,
                 checkpointer: Arc::new(checkpointer),
@@ -147,7 +149,7 @@ impl Base {
             grace,
             reclaimer: Arc::new(reclaimer),
             mappings: Arc::new(mappings),
-            credits: Arc::default(),
+            credits,
             digester: Arc::new(digester),
             clock,
             map,

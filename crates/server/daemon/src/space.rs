@@ -41,6 +41,8 @@ const PAUSE_UNIT_BYTES: u128 = 1 << 20;
 const PAUSE_MAX_NS: u64 = 5_000_000;
 /// Credit under this number is for logs that recovery could not digest.
 pub(crate) const LEFT_LOGS: u32 = 0;
+/// Credit under this number is for what digests have placed below the memory tier since the last checkpoint.
+const CHECKPOINT: u32 = u32::MAX;
 
 /// Bytes kept back for what a digest needs for a moment.
 fn fixed_reserve(blocks: &Blocks) -> u64 {
@@ -175,6 +177,23 @@ impl SpaceCredits {
     /// Sets aside what the records of a log need that recovery could not digest.
     pub(crate) fn hold_for_logs(&self, bytes: u64) {
         *self.ledger.lock().entry(LEFT_LOGS).or_default() += bytes;
+    }
+
+    /// Sets aside what a digest has placed below: after a power cut a restore puts it into the memory tier, where it must find space.
+    pub(crate) fn hold_for_checkpoint(&self, bytes: u64) {
+        if bytes > 0 && !mutants::is_on("checkpoint-space") {
+            *self.ledger.lock().entry(CHECKPOINT).or_default() += bytes;
+        }
+    }
+
+    /// What is set aside until the next checkpoint.
+    pub(crate) fn held_for_checkpoint(&self) -> u64 {
+        self.of(CHECKPOINT)
+    }
+
+    /// A checkpoint has so much of it.
+    pub(crate) fn checkpointed(&self, bytes: u64) {
+        self.release_credit(CHECKPOINT, bytes);
     }
 
     /// Takes back credit: unused, or of records that are digested now.

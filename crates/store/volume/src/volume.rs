@@ -50,6 +50,8 @@ pub struct Volume {
     pub(crate) zones: [Option<Arc<Zones>>; 2],
     /// Batch up to which no reader can hold what was freed.
     pub(crate) released: AtomicU64,
+    /// Blocks that were freed after this batch keep their space until the next checkpoint; `u64::MAX`: none does.
+    pub(crate) reusable: AtomicU64,
     /// Zones that lost their last live block up to this batch may be erased; `u64::MAX`: all that no reader can hold.
     pub(crate) erasable: AtomicU64,
     /// A commit did not reach the medium as a whole: what is there is what the next start finds.
@@ -152,6 +154,7 @@ impl Volume {
             }),
             zones,
             released: AtomicU64::new(0),
+            reusable: AtomicU64::new(u64::MAX),
             erasable: AtomicU64::new(u64::MAX),
             space,
             view,
@@ -393,10 +396,31 @@ impl Volume {
     }
 
     /// Makes blocks that transactions up to `txid` freed allocatable: no reader can
-    /// hold them any more. Gives the number of blocks.
+    /// hold them any more. Of a volume that is restored from checkpoints, those that the last one has free, too
+    /// ([`Self::checkpointed`]). Gives the number of blocks.
     pub fn release_up_to(&self, txid: TxId) -> u64 {
-        self.released.fetch_max(txid.0, Ordering::AcqRel);
-        self.space.release_up_to(txid)
+        // Before the other is read; `checkpointed` does it the other way round, so one of both sees both.
+        self.released.fetch_max(txid.0, Ordering::SeqCst);
+        self.release()
+    }
+
+    fn release(&self) -> u64 {
+        let reusable = match mutants::is_on("checkpoint-space") {
+            true => u64::MAX,
+            false => self.reusable.load(Ordering::SeqCst),
+        };
+        let released = self.released.load(Ordering::SeqCst);
+        self.space.release_up_to(TxId(released.min(reusable)))
+    }
+
+    /// A checkpoint of batch `txid` is durable: what a power cut leaves is restored from it, or from a later one. Zones are erased
+    /// that lost their last live block in this batch or before, and blocks that were freed by then are used again. What was freed
+    /// later keeps its space: a restore puts what was logged since then into the volume as it was at the checkpoint, and has to
+    /// find space for it though nothing moves below meanwhile.
+    pub fn checkpointed(&self, txid: TxId) {
+        self.erase_up_to(txid);
+        self.reusable.store(txid.0, Ordering::SeqCst);
+        self.release();
     }
 
     /// From now on only zones are erased that lost their last live block in batch `txid` or before: where the memory tier is

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use shale_bench::{BenchError, Result};
-use shale_powercut::staged::{Case, FailingCase, Tally, explore, explore_failing};
+use shale_powercut::staged::{
+    Case, FailingCase, FullCase, Tally, explore, explore_failing, explore_full,
+};
 
 /// Cuts of one case.
 const CUTS: usize = 24;
@@ -44,11 +46,20 @@ impl Campaign<'_> {
                 let explored = explore(&case, self.dir);
                 let failing = FailingCase::numbered(number, case.mutant);
                 let failing = explore_failing(&failing, self.dir);
+                let full = explore_full(&FullCase::numbered(number, case.mutant), self.dir);
                 let mut found = found.lock().expect("nobody panics with it");
                 found.1 += 1;
                 match explored {
                     Ok(Ok(tally)) => found.0 += tally,
                     Ok(Err(wrong)) => found.2.push(format!("case {number}: {wrong}")),
+                    Err(e) => found.3 = Some(e),
+                }
+                match full {
+                    Ok(Ok(tally)) => {
+                        found.0.cuts += tally.cuts;
+                        found.0.batches += tally.batches;
+                    }
+                    Ok(Err(wrong)) => found.2.push(format!("full case {number}: {wrong}")),
                     Err(e) => found.3 = Some(e),
                 }
                 match failing {
@@ -90,7 +101,7 @@ impl Campaign<'_> {
         }
         println!(
             "{} passed, {} failed",
-            2 * cases - failures.len() as u64,
+            3 * cases - failures.len() as u64,
             failures.len()
         );
         Ok(failures.is_empty() && enough)

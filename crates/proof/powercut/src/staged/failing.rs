@@ -18,7 +18,7 @@ use shale_model::random::{Abilities, Acts};
 use shale_model::{Act, FileAct, Memory, Shale, Side, Snapshot};
 use shale_record::{BlockReplay, BlockRules, Choice};
 
-use super::stage::{Recorded, Stage, restore, side_of};
+use super::stage::{DEVICE_BYTES, Recorded, Stage, restore, side_of};
 use super::{Done, SLOTS, judge, next_act, promises, stir};
 use crate::volume::sessions::{clock, once_free};
 use crate::workloads::campaign::Switched;
@@ -101,7 +101,7 @@ impl Schedule {
 /// # Errors
 /// The outer error: it could not run. The inner one: what is wrong.
 pub fn explore_failing(case: &FailingCase, dir: &Path) -> Result<Checked<FailingTally>> {
-    let (stage, contents) = Stage::new(dir, case.policy)?;
+    let (stage, contents) = Stage::new(dir, case.policy, DEVICE_BYTES)?;
     let schedule = Arc::new(Schedule {
         running: false.into(),
         requests: AtomicU64::new(0),

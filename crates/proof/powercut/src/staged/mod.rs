@@ -8,9 +8,11 @@
 //! none; and nothing survives without what came before it. The restore is cut, too, and done again. `fsck` looks at each result.
 
 mod failing;
+mod full;
 mod stage;
 
 pub use failing::{FailingCase, explore_failing};
+pub use full::{FullCase, FullTally, explore_full};
 
 use std::path::Path;
 
@@ -27,7 +29,7 @@ use shale_record::{BlockReplay, BlockRules, Choice};
 use crate::volume::sessions::{clock, once_free};
 use crate::workloads::campaign::Switched;
 use crate::wrong::Checked;
-use stage::{Recorded, Stage, restore, side_of};
+use stage::{DEVICE_BYTES, Recorded, Stage, restore, side_of};
 
 /// Files that a client has open at most.
 const SLOTS: usize = 4;
@@ -225,7 +227,7 @@ fn judge(done: &[Done], steps: usize, found: &Snapshot) -> Checked<()> {
 /// # Errors
 /// The outer error: it could not run. The inner one: what is wrong, and at which cut.
 pub fn explore(case: &Case, dir: &Path) -> Result<Checked<Tally>> {
-    let (stage, contents) = Stage::new(dir, case.policy)?;
+    let (stage, contents) = Stage::new(dir, case.policy, DEVICE_BYTES)?;
     let _switched = Switched::on(case.mutant, false);
     let recorded = Recorded::new(contents.clone());
     let performed = perform(case, &stage, &recorded);

@@ -28,7 +28,7 @@ use crate::volume::sessions::{clock, once_free};
 use crate::wrong::Checked;
 
 /// Bytes of the flash device: zones, a small staging area that is full soon, two images of the smallest memory tier.
-const DEVICE_BYTES: u64 = 128 << 20;
+pub(crate) const DEVICE_BYTES: u64 = 128 << 20;
 const STAGING_BYTES: u64 = 32 << 20;
 /// Zones are small, so that some are without live blocks soon.
 const ZONE_BYTES: u64 = 1 << 20;
@@ -83,7 +83,11 @@ pub(crate) struct Stage {
 
 impl Stage {
     /// Makes it. Gives what its device holds, too.
-    pub(crate) fn new(dir: &Path, policy: Durability) -> Result<(Stage, Vec<u8>)> {
+    pub(crate) fn new(
+        dir: &Path,
+        policy: Durability,
+        device_bytes: u64,
+    ) -> Result<(Stage, Vec<u8>)> {
         let dir = tempfile::Builder::new()
             .prefix("shale-staged-")
             .tempdir_in(dir)
@@ -100,7 +104,7 @@ impl Stage {
             lower: LowerTiers {
                 ssd: vec![DeviceFile {
                     path: image.clone(),
-                    size_bytes: DEVICE_BYTES,
+                    size_bytes: device_bytes,
                     zone_bytes: Some(ZONE_BYTES),
                     model: None,
                     kind: DeviceKind::Conventional,

@@ -7,6 +7,7 @@
 
 use super::commit_times::CommitTimesStatus;
 use super::hardener::Hardener;
+use crate::space::SpaceCredits;
 use parking_lot::Mutex;
 use serde::Serialize;
 use shale_nvm::Map;
@@ -18,6 +19,8 @@ use std::sync::Arc;
 const PAGES_MAX: u64 = (32 << 20) / PAGE_BYTES as u64;
 /// A checkpoint is written once so much of the staging area is in use, as a part of it.
 const STAGED_PART: u64 = 4;
+/// A checkpoint is written once freed blocks that wait for it are so much of the memory tier, as a part of it.
+const PENDING_PART: u64 = 8;
 /// What has changed is written after this time in any case, in nanoseconds.
 const AGE_MAX_NS: u64 = 30_000_000_000;
 
@@ -28,6 +31,7 @@ pub(crate) struct Checkpointer {
     map: Arc<Map>,
     dirty: Arc<DirtyPages>,
     hardener: Arc<Hardener>,
+    credits: Arc<SpaceCredits>,
     /// Held while one is written.
     writing: Mutex<()>,
     /// A leaf among the locks.
@@ -84,6 +88,7 @@ impl Checkpointer {
         map: Arc<Map>,
         dirty: Arc<DirtyPages>,
         hardener: Arc<Hardener>,
+        credits: Arc<SpaceCredits>,
     ) -> Self {
         Self {
             area,
@@ -91,18 +96,21 @@ impl Checkpointer {
             map,
             dirty,
             hardener,
+            credits,
             writing: Mutex::default(),
             last: Mutex::default(),
         }
     }
 
-    /// Whether one is due: by the staging area in use, the pages that have changed, or its age.
+    /// Whether one is due: by the staging area in use, the pages that have changed, the space that waits for it, or its age.
     pub(crate) fn is_due(&self, now_ns: u64) -> bool {
         let staged = self.area.staged_bytes();
         let dirty = self.dirty.len();
         let old = now_ns.saturating_sub(self.last.lock().ns) > AGE_MAX_NS;
+        let space = self.volume.space();
         staged > self.area.layout().staging_bytes / STAGED_PART
             || dirty > PAGES_MAX
+            || space.pending > space.total / PENDING_PART
             || old && (dirty > 0 || staged > 0)
     }
 
@@ -117,6 +125,8 @@ impl Checkpointer {
     ) -> Result<(), PersistError> {
         let _one = self.writing.lock();
         let begun_ns = clock_ns();
+        // All of it is committed.
+        let held = self.credits.held_for_checkpoint();
         let copied = self.volume.between_batches(|txid, slots| {
             let pages = self.area.pages_to_copy(&self.dirty.take());
             let mut bytes = vec![[0; PAGE_BYTES]; pages.len()];
@@ -137,7 +147,8 @@ impl Checkpointer {
             self.hardener.give_up(format!("a checkpoint: {e}"));
         }
         written?;
-        self.volume.erase_up_to(txid);
+        self.volume.checkpointed(txid);
+        self.credits.checkpointed(held);
         *self.last.lock() = Last {
             ns: begun_ns,
             pages: pages.len() as u64,
