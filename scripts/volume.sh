@@ -1,6 +1,8 @@
 # Sourced by whatever needs a real mount: makes a volume in /dev/shm, mounts it, takes it away again.
 #
 #   volume_begin NAME SIZE [mkfs arguments …]   sets $volume (VOLUME.toml), $mount, $place
+#   volume_begin_ssd NAME DIRECTORY SIZE [mkfs arguments …]   the same without NVM, on a file in DIRECTORY; sets $memory, too
+#   volume_cut_power                            of such a volume: kills daemon and supervisor, takes its memory away
 #   volume_mount / volume_umount / volume_fsck
 #   status_field NAME                           one field of `shale status --json`
 #   volume_end                                  unmounts whatever happened and deletes everything
@@ -13,18 +15,30 @@ SHALE=${SHALE:-${CARGO_TARGET_DIR:-$root/target}/release/shale}
 export SHALE
 daemon_processes=()
 
-volume_begin() {
-    local name=$1 size=$2
-    shift 2
-    if [ ! -x "$SHALE" ]; then
-        echo "no shale program at $SHALE; build it with: cargo build --release -p shale-cli -p shale-preload -p shale-capi" >&2
-        return 1
-    fi
-    place=$(mktemp -d "/dev/shm/shale-$name.XXXXXX") || return 1
-    mount=$(mktemp -d "${TMPDIR:-/tmp}/shale-$name.XXXXXX") || return 1
+volume_has_program() {
+    [ -x "$SHALE" ] && return
+    echo "no shale program at $SHALE; build it with: cargo build --release -p shale-cli -p shale-preload -p shale-capi" >&2
+    return 1
+}
+
+volume_is_made() {
+    [ -s "$volume" ] && return
+    echo "shale mkfs succeeded and wrote no $volume" >&2
+    return 1
+}
+
+volume_place() { # volume_place NAME DIRECTORY: where the volume and its mount point will be
+    place=$(mktemp -d "$2/shale-$1.XXXXXX") || return 1
+    mount=$(mktemp -d "${TMPDIR:-/tmp}/shale-$1.XXXXXX") || return 1
     # Suites that change users walk through both.
     chmod 755 "$place" "$mount"
     volume=$place/VOLUME.toml
+}
+
+volume_begin() {
+    local name=$1 size=$2
+    shift 2
+    volume_has_program && volume_place "$name" /dev/shm || return 1
     mkdir "$place/nvm"
     local below=()
     if [ -n "${TIERS:-}" ]; then
@@ -34,10 +48,27 @@ volume_begin() {
     timeout 120 "$SHALE" mkfs "$volume" --nvm "$place/nvm:$(numfmt --from=iec "${size%iB}")" \
         ${below[@]+"${below[@]}"} "$@" || return 1
     [ ${#below[@]} = 0 ] || sed -i '1i migrate_at_percent = 20' "$volume"
-    if [ ! -s "$volume" ]; then
-        echo "shale mkfs succeeded and wrote no $volume" >&2
-        return 1
-    fi
+    volume_is_made
+}
+
+volume_begin_ssd() {
+    local name=$1 directory=$2 size=$3
+    shift 3
+    volume_has_program && volume_place "$name" "$directory" || return 1
+    timeout 120 "$SHALE" mkfs "$volume" --ssd "$place/ssd.img:$size" "$@" || return 1
+    memory=$(sed -n 's/^memory_dir = "\(.*\)"$/\1/p' "$volume")
+    volume_is_made
+}
+
+volume_cut_power() { # what runs on it is killed before
+    local process supervisor
+    supervisor=$(status_field supervisor_pid)
+    process=$(status_field daemon_pid)
+    [ -n "$supervisor" ] && [ -n "$process" ] && [ -n "$memory" ] || return 1
+    kill -9 "$supervisor" "$process" || return 1
+    umount -l "$mount" || return 1
+    while is_shale "$supervisor" || is_shale "$process"; do sleep 0.05; done
+    rm -rf "$memory"
 }
 
 volume_mount() {
@@ -82,7 +113,8 @@ volume_end() {
         fi
     fi
     rmdir "$mount" 2>/dev/null
-    rm -rf "$place" ${images:+"$images"}
+    rm -rf "$place" ${images:+"$images"} ${memory:+"$memory"}
     images=
+    memory=
     mount=
 }
