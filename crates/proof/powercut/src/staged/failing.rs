@@ -227,4 +227,16 @@ mod tests {
         }
         assert!(given_up >= 5 && refused >= 5, "{given_up}, {refused}");
     }
+
+    #[cfg(feature = "mutants")]
+    #[test]
+    fn a_failure_that_is_forgotten_is_found() {
+        let found = (0..9).find_map(|n| {
+            let case = FailingCase::numbered(n, Some("staging-failure-forgotten"));
+            explore_failing(&case, Path::new("/dev/shm"))
+                .expect("it runs")
+                .err()
+        });
+        assert!(found.is_some());
+    }
 }

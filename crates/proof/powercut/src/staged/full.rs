@@ -20,8 +20,8 @@ use crate::wrong::Checked;
 /// Bytes of the device: zones for twice what is written.
 const DEVICE_BYTES: u64 = 256 << 20;
 /// Files; some are written over, some removed and made again.
-const FILES: u64 = 24;
-const FILE_BYTES: u64 = 2 << 20;
+const FILES: u64 = 50;
+const FILE_BYTES: u64 = 1 << 20;
 
 /// What is tried.
 #[derive(Clone, Copy, Debug)]
@@ -44,8 +44,8 @@ impl FullCase {
         FullCase {
             seed: number,
             policy: [Durability::Buffered, Durability::Strict][(number % 2) as usize],
-            acts: 45,
-            cuts: 3,
+            acts: 60,
+            cuts: 12,
             mutant,
         }
     }
@@ -175,5 +175,16 @@ mod tests {
             all.batches += tally.batches;
         }
         assert!(all.below_bytes > 8 << 20 && all.batches > 0, "{all:?}");
+    }
+
+    #[cfg(feature = "mutants")]
+    #[test]
+    fn space_that_is_given_away_early_is_found() {
+        let found = (0..8).find_map(|n| {
+            let case = FullCase::numbered(n, Some("checkpoint-space"));
+            let tried = explore_full(&case, Path::new("/dev/shm")).expect("it runs");
+            tried.err()
+        });
+        assert!(found.is_some());
     }
 }
