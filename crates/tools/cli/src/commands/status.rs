@@ -141,7 +141,7 @@ fn table(status: &Value) -> String {
         line("recovery", problem.as_str().unwrap_or("?").to_owned());
     }
     for client in status["clients"].as_array().into_iter().flatten() {
-        line("client", self::client(client));
+        line("client", self::client(client, staging::first_tier(status)));
     }
     for gone in status["detached_clients"].as_array().into_iter().flatten() {
         line(
@@ -275,7 +275,8 @@ fn digest(digest: &Value) -> String {
     )
 }
 
-fn client(client: &Value) -> String {
+/// `first`: what the first tier is called.
+fn client(client: &Value, first: &str) -> String {
     let waiting = number(client, "published").saturating_sub(number(client, "digested"));
     format!(
         "{} of process {} {}(user {}), {}: {} of {} log kept, {} to digest; wrote {}{}",
@@ -289,7 +290,7 @@ fn client(client: &Value) -> String {
         size::show(number(client, "log_used_bytes")),
         size::show(number(client, "log_bytes")),
         size::show(waiting),
-        written(&client["written"]),
+        written(&client["written"], first),
         match number(client, "limit_bytes_per_s") {
             0 => String::new(),
             rate => format!(", at most {}", limit::shown(rate)),
@@ -298,16 +299,20 @@ fn client(client: &Value) -> String {
 }
 
 /// Bytes to each tier that has some.
-fn written(written: &Value) -> String {
+fn written(written: &Value, first: &str) -> String {
+    let first = match first {
+        "nvm" => "NVM",
+        other => other,
+    };
     let tiers = [
-        ("nvm_bytes", "NVM"),
+        ("nvm_bytes", first),
         ("ssd_bytes", "SSD"),
         ("hdd_bytes", "HDD"),
     ];
     let parts: Vec<String> = tiers
         .iter()
         .map(|(key, name)| (number(written, key), name))
-        .filter(|(bytes, name)| *bytes > 0 || **name == "NVM")
+        .filter(|(bytes, name)| *bytes > 0 || **name == first)
         .map(|(bytes, name)| format!("{} to {name}", size::show(bytes)))
         .collect();
     parts.join(", ")
