@@ -140,9 +140,9 @@ say "4. The power is cut: programs, daemon and all memory of the volume are gone
 SYNC=1 start_load
 sleep 3
 kill -9 -- "-$load"
-volume_cut_power
 wait "$load" 2>/dev/null || true
 load=
+volume_cut_power
 echo "    after $(wc -l <"$host/sqlite.log") commits"
 volume_mount
 SYNC=1 python3 "$here/crash/load-sqlite.py" verify "$mount" "$host" | sed 's/^/    /'
