@@ -33,7 +33,7 @@ pub struct Done {
 
 /// Done requests by their number. Clones are the same: what one forgets all have forgotten.
 ///
-/// As long as it lives it takes about 60 bytes for each request in the log, which may be hundreds of thousands.
+/// As long as it lives it takes 65 to 130 bytes for each request in the log, which may be hundreds of thousands.
 #[derive(Clone, Debug, Default)]
 pub struct Recent {
     shared: Arc<Shared>,

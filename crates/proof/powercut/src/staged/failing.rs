@@ -15,12 +15,11 @@ use shale_block::Ask;
 use shale_daemon::Daemon;
 use shale_format::Durability;
 use shale_model::random::{Abilities, Acts};
-use shale_model::{Act, FileAct, Memory, Shale, Side, Snapshot};
+use shale_model::{Act, FileAct, Memory, Shale, Side};
 use shale_record::{BlockReplay, BlockRules, Choice};
 
 use super::stage::{DEVICE_BYTES, Recorded, Stage, restore, side_of};
-use super::{Done, SLOTS, judge, next_act, promises, stir};
-use crate::volume::sessions::{clock, once_free};
+use super::{Done, SLOTS, judge, next_act, promises, stir, walk};
 use crate::workloads::campaign::Switched;
 use crate::wrong::Checked;
 
@@ -138,20 +137,12 @@ fn perform(
     recorded: &Recorded,
     schedule: &Schedule,
 ) -> Checked<(Vec<Done>, FailingTally)> {
-    let config = stage.config(0, &recorded.device);
-    let daemon = once_free(|| Daemon::start(config.clone(), clock())).map_err(|e| e.to_string())?;
+    let daemon = stage.start(recorded)?;
     let mut side = side_of(&daemon)?;
     let mut model = Memory::new(0o755);
     let mut acts = Acts::new(case.seed, Abilities { ranges: true });
     let mut chance = Chance::new(case.seed ^ 0xfa11);
-    let walk = |model: &mut Memory| Snapshot::of(model).map_err(|e| format!("the model: {e}"));
-    let first = Done {
-        begun: 0,
-        returned: 0,
-        promised: true,
-        tree: walk(&mut model)?,
-    };
-    let mut done = vec![first];
+    let mut done = vec![Done::before_any(&mut model)?];
     schedule.running.store(true, Ordering::Relaxed);
     let mut failed = false;
     for _ in 0..case.acts {

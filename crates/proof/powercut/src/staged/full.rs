@@ -8,12 +8,11 @@ use shale_bench::Result;
 use shale_bench::chance::Chance;
 use shale_format::Durability;
 use shale_libfs::OFlags;
-use shale_model::{Act, FileAct, Fill, Memory, Side, Snapshot};
+use shale_model::{Act, FileAct, Fill, Memory, Side};
 use shale_record::{BlockReplay, BlockRules, Choice};
 
 use super::stage::{Recorded, Stage, restore, side_of};
-use super::{Done, judge, promises};
-use crate::volume::sessions::{clock, once_free};
+use super::{Done, judge, promises, walk};
 use crate::workloads::campaign::Switched;
 use crate::wrong::Checked;
 
@@ -114,19 +113,11 @@ pub fn explore_full(case: &FullCase, dir: &Path) -> Result<Checked<FullTally>> {
 
 /// Does the operations. Gives what each left, and the bytes below the memory tier.
 fn perform(case: &FullCase, stage: &Stage, recorded: &Recorded) -> Checked<(Vec<Done>, u64)> {
-    let config = stage.config(0, &recorded.device);
-    let daemon = once_free(|| shale_daemon::Daemon::start(config.clone(), clock()))
-        .map_err(|e| e.to_string())?;
+    let daemon = stage.start(recorded)?;
     let mut side = side_of(&daemon)?;
     let mut model = Memory::new(0o755);
     let mut chance = Chance::new(case.seed ^ 0xf111);
-    let walk = |model: &mut Memory| Snapshot::of(model).map_err(|e| format!("the model: {e}"));
-    let mut done = vec![Done {
-        begun: 0,
-        returned: 0,
-        promised: true,
-        tree: walk(&mut model)?,
-    }];
+    let mut done = vec![Done::before_any(&mut model)?];
     for n in 0..case.acts {
         // First each file, then any of them.
         let file = match n as u64 {

@@ -26,7 +26,6 @@ use shale_model::random::{Abilities, Acts};
 use shale_model::{Act, FileAct, Fill, Memory, Side, Snapshot};
 use shale_record::{BlockReplay, BlockRules, Choice};
 
-use crate::volume::sessions::{clock, once_free};
 use crate::workloads::campaign::Switched;
 use crate::wrong::Checked;
 use stage::{DEVICE_BYTES, Recorded, Stage, restore, side_of};
@@ -114,6 +113,22 @@ struct Done {
     tree: Snapshot,
 }
 
+impl Done {
+    /// Of a new volume.
+    fn before_any(model: &mut Memory) -> Checked<Self> {
+        Ok(Self {
+            begun: 0,
+            returned: 0,
+            promised: true,
+            tree: walk(model)?,
+        })
+    }
+}
+
+fn walk(model: &mut Memory) -> Checked<Snapshot> {
+    Snapshot::of(model).map_err(|e| format!("the model: {e}"))
+}
+
 /// What fills most of a zone.
 fn fill(chance: &mut Chance) -> Fill {
     Fill {
@@ -160,8 +175,7 @@ fn promises(policy: Durability, act: &Act) -> bool {
 
 /// Does the operations of a case on a volume and on the model.
 fn perform(case: &Case, stage: &Stage, recorded: &Recorded) -> Checked<(Vec<Done>, u64)> {
-    let config = stage.config(0, &recorded.device);
-    let daemon = once_free(|| Daemon::start(config.clone(), clock())).map_err(|e| e.to_string())?;
+    let daemon = stage.start(recorded)?;
     let mut sides = Vec::new();
     for _ in 0..case.clients {
         sides.push(side_of(&daemon)?);
@@ -169,13 +183,7 @@ fn perform(case: &Case, stage: &Stage, recorded: &Recorded) -> Checked<(Vec<Done
     let mut model = Memory::new(0o755);
     let mut acts = Acts::new(case.seed, Abilities { ranges: true });
     let mut chance = Chance::new(case.seed ^ 0x57a6ed);
-    let walk = |model: &mut Memory| Snapshot::of(model).map_err(|e| format!("the model: {e}"));
-    let mut done = vec![Done {
-        begun: 0,
-        returned: 0,
-        promised: true,
-        tree: walk(&mut model)?,
-    }];
+    let mut done = vec![Done::before_any(&mut model)?];
     for _ in 0..case.acts {
         let client = chance.below(case.clients as u64) as usize;
         model.set_client(client);

@@ -147,6 +147,12 @@ impl Stage {
         }
     }
 
+    /// Starts the daemon of the first machine.
+    pub(crate) fn start(&self, recorded: &Recorded) -> Checked<Arc<Daemon>> {
+        let config = self.config(0, &recorded.device);
+        once_free(|| Daemon::start(config.clone(), clock())).map_err(|e| e.to_string())
+    }
+
     /// What is left in the memory of a machine goes.
     pub(crate) fn lose(&self, memory: u32) {
         let _ = std::fs::remove_dir_all(self.dir.path().join(format!("memory-{memory}")));

@@ -125,8 +125,8 @@ impl Observer<'_> {
         let space = self.of.volume.lower_space(tier)?;
         let devices = self.of.volume.lower_device_infos(tier).into_iter();
         let zones = self.of.volume.lower_zones(tier);
-        let staged = self.of.digests.staged_status();
-        let staged = staged.filter(|_| tier == TierId::Ssd);
+        let staged = (tier == TierId::Ssd).then(|| self.of.digests.staged_status());
+        let staged = staged.flatten();
         let area_written = staged.map_or(0, |s| s.commit_bytes + s.checkpoint_pages * BLOCK);
         let payload = self.of.digests.totals().stats.lock().payload_bytes;
         let written = (space.written * BLOCK + area_written) as f64;
