@@ -4,26 +4,25 @@
 //! refuse new work, let every client go (which digests its log), free all slots. A
 //! daemon that is killed instead leaves logs; the next one recovers.
 
-use crate::coherence::barrier::Barrier;
-use crate::coherence::lease_table::LeaseHook;
 use crate::config::DaemonConfig;
 use crate::connections::attach::Requester;
-use crate::connections::client::{ClientState, Transport};
 use crate::connections::connection::Connection;
-use crate::connections::credentials::Credentials;
 use crate::connections::limits::Limits;
 use crate::connections::listen::Connections;
 use crate::device_manager::DeviceReport;
 use crate::error::{DaemonError, Result};
 use crate::opening::Opened;
 use crate::placement::{self, PlacementPart};
-use crate::recovery::recover::RecoveryReport;
 use crate::scrub::{ScrubProgress, ScrubReport};
 use crate::services::Services;
 use crate::stats::Observer;
 use crate::stats::Status;
 use crate::tiering::{DeviceUsage, MigrateProgress, Of, PinReport, Speed};
 use parking_lot::Mutex;
+use shale_clients::barrier::Barrier;
+use shale_clients::client::{ClientState, Transport};
+use shale_clients::credentials::Credentials;
+use shale_coherence::lease_table::LeaseHook;
 use shale_format::TierId;
 use shale_format::log::RING_AT;
 use shale_nvm::Map;
@@ -35,6 +34,7 @@ use shale_pool::staged;
 use shale_pool::volume_file::DeviceFile;
 use shale_proto::shared_pages::state;
 use shale_proto::{Handler, SocketPeer};
+use shale_recovery::recover::RecoveryReport;
 use shale_sys::{Clock, failpoints};
 use shale_volume::Volume;
 use std::ops::ControlFlow;

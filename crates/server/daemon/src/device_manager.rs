@@ -8,15 +8,15 @@
 //! A device is emptied by the thread that migrates (`tiering::service::evacuation`). That it is being emptied stands
 //! in the device table, so it goes on after a crash.
 
-use crate::coherence::digest_stop::DigestStop;
-use crate::coherence::reclaimer::Reclaimer;
-use crate::connections::clients::Clients;
 use crate::digest_scheduler::DigestScheduler;
 use crate::error::Result;
 use crate::space::{FreeSpace, SpaceCredits};
 use crate::stats::flash::FlashUse;
 use crate::tiering::Tiering;
 use serde::{Deserialize, Serialize};
+use shale_clients::clients::Clients;
+use shale_coherence::digest_stop::DigestStop;
+use shale_coherence::reclaimer::Reclaimer;
 use shale_format::TierId;
 use shale_format::device_table::device_state;
 use shale_format::limits::{BLOCK_BYTES, DEVICES_MAX};

@@ -17,19 +17,19 @@
 
 mod staging;
 
-use crate::coherence::digest_stop::{DigestStop, DigestTurn};
-use crate::coherence::fence::{Fence, is_over};
-use crate::coherence::lease_manager::{LeaseManager, LogFlusher};
-use crate::coherence::reclaimer::Reclaimer;
-use crate::connections::client::{Client, ClientState, Work};
-use crate::connections::clients::Clients;
-use crate::connections::digest_queue::Queue;
 use crate::connections::permissions::RecordValidator;
 use crate::connections::write_accounting::WriteAccounting;
 use crate::hardening::Staged;
 use crate::space::{FreeSpace, SpaceCredits};
 use crate::tiering::{DirectWriteGuard, LogDigester, Tiering};
 use parking_lot::Mutex;
+use shale_clients::client::{Client, ClientState, Work};
+use shale_clients::clients::Clients;
+use shale_coherence::digest_queue::{Next, Queue};
+use shale_coherence::digest_stop::{DigestStop, DigestTurn};
+use shale_coherence::fence::{Fence, is_over};
+use shale_coherence::lease_manager::{LeaseManager, LogFlusher};
+use shale_coherence::reclaimer::Reclaimer;
 use shale_digest::{
     ChunkDone, Chunks, DigestError, DigestStats, Digester, LogSource, Mode, digest_chunks,
 };
@@ -114,11 +114,15 @@ impl DigestScheduler {
             Some(_) => LOOK_EVERY,
             None => Duration::from_secs(3600),
         };
-        while let Ok(next) = self.parts.queue.pop(wait) {
-            if let Some(client) = next {
-                // The outcome is in the client's fate and in the totals.
-                let _ = self.digest_to(&client, u64::MAX);
-                self.after_eviction(&client);
+        loop {
+            match self.parts.queue.pop(wait) {
+                Next::Log(client) => {
+                    // The outcome is in the client's fate and in the totals.
+                    let _ = self.digest_to(&client, u64::MAX);
+                    self.after_eviction(&client);
+                }
+                Next::Nothing => {}
+                Next::Stop => break,
             }
             if let Some(also) = &also {
                 self.look();

@@ -1,10 +1,12 @@
 //! What can go wrong in the daemon: where, what was expected, what was found.
 
+use shale_clients::error::ClientError;
 use shale_nvm::NvmError;
 use shale_oplog::OplogError;
 use shale_persist::staged::PersistError;
 use shale_pool::PoolError;
 use shale_proto::ProtoError;
+use shale_recovery::error::RecoveryError;
 use shale_volume::VolumeError;
 use std::io;
 use std::path::Path;
@@ -25,9 +27,12 @@ pub enum DaemonError {
         /// Number of slots.
         slots: u32,
     },
-    /// The kernel cannot order memory between processes.
-    #[error("membarrier: {0}; the kernel must be Linux 4.16 or newer with CONFIG_MEMBARRIER")]
-    Membarrier(io::Error),
+    /// A client's log file or control pages.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// What a crash left.
+    #[error(transparent)]
+    Recovery(#[from] RecoveryError),
     /// The daemon is being stopped.
     #[error("the volume is being unmounted")]
     Closing,

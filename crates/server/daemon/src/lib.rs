@@ -1,18 +1,16 @@
 //! The daemon as a library: the trusted process that owns a volume (DESIGN §3, §6, §9, §12).
 //!
 //! It admits clients, grants leases, decides when logs are digested, has data moved between tiers, and recovers what a
-//! crash left. `cli` starts it for a mount, `bench` and the tests start it in their own process. It calls `digest`, `tiering`,
-//! `pool`, `volume`, `oplog` and the media, and never `libfs`: the two meet in messages (`proto`) and bytes on media.
+//! crash left. `cli` starts it for a mount, `bench` and the tests start it in their own process. It calls `clients`, `coherence`, `recovery`,
+//! `digest`, `tiering`, `pool`, `volume`, `oplog` and the media, and never `libfs`: the two meet in messages (`proto`) and bytes on media.
 //!
 //! | Module | What it owns |
 //! | --- | --- |
 //! | [`daemon`], [`config`], `opening`, `services` | start and end of a daemon, its settings, its services and threads |
 //! | `connections` | clients: attach, requests, permissions, logs, write accounting, rate limits |
-//! | `coherence` | leases, grace periods, deferred frees, cutting clients off |
 //! | `digest_scheduler` | when a log is digested, and what follows from each chunk |
 //! | `hardening` | volumes without NVM: staging logs, checkpoints of the memory tier |
 //! | `space`, `reservations` | space credits: ENOSPC comes at the call, never at digest (DESIGN §16) |
-//! | [`recovery`] | logs, requests and orphans that a crash left |
 //! | `tiering_host` | what tiering asks of the other services |
 //! | `device_manager`, `placement` | devices that come and go; where a file's blocks are |
 //! | [`scrub`] | verifying the checksums of a mounted volume |
@@ -24,7 +22,6 @@
 //! again at the next start.
 #![forbid(unsafe_code)]
 
-mod coherence;
 pub mod config;
 mod connections;
 pub mod daemon;
@@ -35,7 +32,6 @@ mod hardening;
 mod opening;
 mod placement;
 mod rate_sampler;
-pub mod recovery;
 mod reservations;
 pub mod scrub;
 mod services;
@@ -45,12 +41,13 @@ mod tiering_host;
 #[cfg(test)]
 mod tiering_tests;
 
+pub use shale_clients::tally::Written;
+pub use shale_coherence::lease_table::LeaseHook;
+pub use shale_recovery::recover::RecoveryReport;
 pub use shale_tiering as tiering;
 
-pub use coherence::lease_table::LeaseHook;
 pub use config::{DaemonConfig, FixedLogs, LogMap};
 pub use connections::limits::{Limits, RATE_MIN, Whose};
-pub use connections::tally::Written;
 pub use daemon::Daemon;
 pub use device_manager::DeviceReport;
 pub use error::{DaemonError, Result};
@@ -58,7 +55,6 @@ pub use hardening::checkpointer::StagedStatus;
 pub use opening::recover_only;
 pub use placement::{PARTS_MAX, PlacementPart};
 pub use rate_sampler::RateStatus;
-pub use recovery::recover::RecoveryReport;
 pub use scrub::{ScrubProgress, ScrubReport};
 pub use stats::Status;
 pub use stats::flash::FlashUse;

@@ -1,12 +1,11 @@
 //! Opening a volume and recovering what a crash left, before anybody is served.
 
-use crate::coherence::barrier::Barrier;
-use crate::coherence::readers::LocalReaders;
 use crate::config::DaemonConfig;
 use crate::connections::direct_mappings::Mappings;
 use crate::error::{DaemonError, Result};
-use crate::recovery::recover::{Recovered, Recovery, RecoveryReport};
 use shale_block::TierDevice;
+use shale_clients::barrier::Barrier;
+use shale_coherence::readers::LocalReaders;
 use shale_digest::Digester;
 use shale_format::TxId;
 use shale_nvm::Map;
@@ -15,6 +14,7 @@ use shale_pool::device_assembly::{self, Expected};
 use shale_pool::labels;
 use shale_pool::nvm_dir::{self, NvmLock, open_nvm};
 use shale_pool::staged;
+use shale_recovery::recover::{Recovered, Recovery, RecoveryReport};
 use shale_sys::Clock;
 use shale_volume::{View, Volume};
 use std::sync::Arc;

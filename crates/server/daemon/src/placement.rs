@@ -1,8 +1,8 @@
 //! Where a file's blocks are.
 
-use crate::coherence::reclaimer::Reclaimer;
 use crate::error::Result;
 use serde::{Deserialize, Serialize};
+use shale_coherence::reclaimer::Reclaimer;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
 use shale_volume::{Volume, WriteStream};

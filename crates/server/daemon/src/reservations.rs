@@ -1,11 +1,11 @@
 //! Space that clients reserve for records still to come, and what `statfs` tells of it.
 
-use crate::coherence::reclaimer::Reclaimer;
-use crate::connections::client::Client;
-use crate::connections::clients::Clients;
-use crate::connections::digest_queue::Queue;
 use crate::space::{FreeSpace, SpaceCredits};
 use crate::tiering::{SPACE_WAIT, Tiering};
+use shale_clients::client::Client;
+use shale_clients::clients::Clients;
+use shale_coherence::digest_queue::Queue;
+use shale_coherence::reclaimer::Reclaimer;
 use shale_format::limits::BLOCK_BYTES;
 use shale_proto::Reply;
 use shale_proto::message::Space;
@@ -77,7 +77,7 @@ impl SpaceReservations {
     /// Space as `statfs` tells it: free is what could be reserved, by a client that
     /// waits until what was freed is released too.
     pub(crate) fn statfs(&self) -> Space {
-        let supply = self.reclaimer.released_space();
+        let supply = FreeSpace::once_released(&self.volume, &self.reclaimer);
         let blocks = &supply.blocks;
         let available = self.credits.available(&supply);
         let tiers = self.volume.lower_tiers();

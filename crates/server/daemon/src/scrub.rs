@@ -9,10 +9,10 @@
 //! one and not for all. Its data is read in runs, and of a run that is damaged each block. An inode that is made or changed meanwhile is looked at as it
 //! was or as it is.
 
-use crate::coherence::reclaimer::Reclaimer;
-use crate::connections::clients::Clients;
 use crate::tiering::Tiering;
 use serde::{Deserialize, Serialize};
+use shale_clients::clients::Clients;
+use shale_coherence::reclaimer::Reclaimer;
 use shale_format::device_table::{DEVICE_TABLE_COPIES, DeviceTable};
 use shale_format::inode::Inode;
 use shale_format::limits::{BLOCK_BYTES, INODES_PER_BLOCK, LOG_SLOTS};

@@ -4,18 +4,9 @@
 //! [`Clients`], then a client's `grants` and `client_state`, then the leaves (credits,
 //! leases, queue, reclaimer). None is held while calls are waited for.
 
-use crate::coherence::barrier::Barrier;
-use crate::coherence::fence::Fence;
-use crate::coherence::grace::GracePeriods;
-use crate::coherence::lease_manager::LeaseManager;
-use crate::coherence::lease_table::LeaseTable;
-use crate::coherence::lease_trimmer::LeaseTrimmer;
-use crate::coherence::readers::LocalReaders;
-use crate::coherence::reclaimer::Reclaimer;
 use crate::config::DaemonConfig;
 use crate::connections::attach::{self, AttachService};
-use crate::connections::clients::Clients;
-use crate::connections::digest_queue::Queue;
+use crate::connections::completed_requests::KeptRequests;
 use crate::connections::direct_mappings::{DirectMappings, Mappings};
 use crate::connections::limits::RateLimits;
 use crate::connections::write_accounting::WriteAccounting;
@@ -26,17 +17,26 @@ use crate::hardening::checkpointer::Checkpointer;
 use crate::hardening::hardener::Hardener;
 use crate::opening::{Opened, OpenedArea};
 use crate::rate_sampler::Sampler;
-use crate::recovery::completed_requests::KeptRequests;
-use crate::recovery::recover::RecoveryReport;
 use crate::reservations::SpaceReservations;
 use crate::scrub::Scrubber;
-use crate::space::{LEFT_LOGS, SpaceCredits};
+use crate::space::SpaceCredits;
 use crate::tiering::{self, Tiering};
-use crate::tiering_host::{CheckpointedGrace, NvmSpace};
+use crate::tiering_host::{AttachedClients, CheckpointedGrace, Grace, HeldLeases, NvmSpace};
+use shale_clients::barrier::Barrier;
+use shale_clients::clients::{Clients, LEFT_LOGS};
+use shale_coherence::digest_queue::Queue;
+use shale_coherence::fence::Fence;
+use shale_coherence::grace::GracePeriods;
+use shale_coherence::lease_manager::LeaseManager;
+use shale_coherence::lease_table::LeaseTable;
+use shale_coherence::lease_trimmer::LeaseTrimmer;
+use shale_coherence::readers::LocalReaders;
+use shale_coherence::reclaimer::Reclaimer;
 use shale_digest::Digester;
 use shale_format::Durability;
 use shale_nvm::Map;
 use shale_persist::Domain;
+use shale_recovery::recover::RecoveryReport;
 use shale_sys::Clock;
 use shale_sys::heap::Trimmer;
 use shale_volume::Volume;
@@ -167,9 +167,9 @@ impl Base {
             let tiering = Arc::new(Tiering::new(tiering::Parts {
                 volume: self.volume.clone(),
                 clock: self.clock.clone(),
-                clients: self.clients.clone(),
+                clients: Arc::new(AttachedClients(self.clients.clone())),
                 grace: self.grace_periods(),
-                leases: leases.clone(),
+                leases: Arc::new(HeldLeases(leases.clone())),
                 digester: self.digester.clone(),
                 space: Arc::new(NvmSpace {
                     volume: self.volume.clone(),
@@ -206,9 +206,9 @@ impl Base {
     /// What frees space for tiering: where the memory tier is staged, a checkpoint after a grace period.
     fn grace_periods(&self) -> Arc<dyn tiering::host::GracePeriods> {
         match &self.staged {
-            None => self.reclaimer.clone(),
+            None => Arc::new(Grace(self.reclaimer.clone())),
             Some(staged) => Arc::new(CheckpointedGrace {
-                reclaimer: self.reclaimer.clone(),
+                grace: Grace(self.reclaimer.clone()),
                 checkpointer: staged.checkpointer.clone(),
                 clock: self.clock.clone(),
             }),

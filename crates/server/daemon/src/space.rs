@@ -18,6 +18,8 @@
 //! [`Reply::NoSpace`]: shale_proto::Reply::NoSpace
 
 use parking_lot::Mutex;
+use shale_clients::clients::LEFT_LOGS;
+use shale_coherence::reclaimer::Reclaimer;
 use shale_format::limits::BLOCK_BYTES;
 use shale_sys::mutants;
 use shale_volume::{Space as Blocks, Volume};
@@ -39,8 +41,6 @@ const PAUSE_UNIT_NS: u128 = 20_000;
 const PAUSE_UNIT_BYTES: u128 = 1 << 20;
 /// Longest pause for one credit.
 const PAUSE_MAX_NS: u64 = 5_000_000;
-/// Credit under this number is for logs that recovery could not digest.
-pub(crate) const LEFT_LOGS: u32 = 0;
 /// Credit under this number is for what digests have placed below the memory tier since the last checkpoint.
 const CHECKPOINT: u32 = u32::MAX;
 
@@ -65,13 +65,16 @@ impl FreeSpace {
         }
     }
 
-    /// The same with what will be free as soon as no reader can hold it, `idle` blocks among it that no file needed.
-    pub(crate) fn released(self, idle: u64) -> FreeSpace {
-        let blocks = Blocks {
-            free: self.blocks.free + self.blocks.pending + idle,
-            ..self.blocks
-        };
-        FreeSpace { blocks, ..self }
+    /// What could be given out by a caller that waits until all that is free is released.
+    pub(crate) fn once_released(volume: &Volume, reclaimer: &Reclaimer) -> FreeSpace {
+        reclaimer.with_deferred(|deferred| {
+            let now = Self::of(volume);
+            let blocks = Blocks {
+                free: now.blocks.free + now.blocks.pending + deferred,
+                ..now.blocks
+            };
+            FreeSpace { blocks, ..now }
+        })
     }
 
     /// Bytes kept back: the fixed reserve, and what every inode keeps for its entry among the orphans.

@@ -1,14 +1,14 @@
 //! What tiering asks of the other services, as they give it.
 
-use crate::coherence::lease_manager::LeaseManager;
-use crate::coherence::reclaimer::Reclaimer;
-use crate::connections::client::Client;
-use crate::connections::clients::Clients;
 use crate::connections::direct_mappings::Mappings;
 use crate::connections::write_accounting::WriteAccounting;
 use crate::hardening::checkpointer::Checkpointer;
 use crate::space::{FreeSpace, SpaceCredits};
 use crate::tiering::host::{self, Reading, ReadingClient};
+use shale_clients::client::Client;
+use shale_clients::clients::Clients;
+use shale_coherence::lease_manager::LeaseManager;
+use shale_coherence::reclaimer::Reclaimer;
 use shale_format::inode::Inode;
 use shale_format::{TierId, TxId};
 use shale_proto::shared_pages::client_page::Read;
@@ -20,22 +20,22 @@ use std::time::Duration;
 
 /// Grace periods of a volume whose memory tier is staged: zones are erased only once a checkpoint does not lead to them any more.
 pub(crate) struct CheckpointedGrace {
-    pub(crate) reclaimer: Arc<Reclaimer>,
+    pub(crate) grace: Grace,
     pub(crate) checkpointer: Arc<Checkpointer>,
     pub(crate) clock: Arc<dyn Clock>,
 }
 
 impl host::GracePeriods for CheckpointedGrace {
     fn read(&self) -> Reading<'_> {
-        Reading::new(self.reclaimer.read())
+        self.grace.read()
     }
 
     fn request(&self) {
-        self.reclaimer.request();
+        self.grace.request();
     }
 
     fn wait(&self, limit: Option<Duration>) {
-        host::GracePeriods::wait(&*self.reclaimer, limit);
+        self.grace.wait(limit);
         let written = { &self.checkpointer }.write(false, &|| self.clock.monotonic_ns());
         if let Err(e) = written {
             tracing::error!("zones are not erased: no checkpoint: {e}");
@@ -43,29 +43,32 @@ impl host::GracePeriods for CheckpointedGrace {
     }
 
     fn has_freed(&self) -> bool {
-        self.reclaimer.has_freed()
+        self.grace.has_freed()
     }
 }
 
-impl host::GracePeriods for Reclaimer {
+/// Grace periods of a volume whose memory tier is NVM.
+pub(crate) struct Grace(pub(crate) Arc<Reclaimer>);
+
+impl host::GracePeriods for Grace {
     fn read(&self) -> Reading<'_> {
-        Reading::new(Reclaimer::read(self))
+        Reading::new(self.0.read())
     }
 
     fn request(&self) {
-        Reclaimer::request(self);
+        self.0.request();
     }
 
     fn wait(&self, limit: Option<Duration>) {
         match limit {
-            Some(limit) => self.wait_grace_period_within(limit),
+            Some(limit) => self.0.wait_grace_period_within(limit),
             // A client that does not move is cut off within one limit.
-            None => self.wait_grace_period(),
+            None => self.0.wait_grace_period(),
         };
     }
 
     fn has_freed(&self) -> bool {
-        Reclaimer::has_freed(self)
+        self.0.has_freed()
     }
 }
 
@@ -79,7 +82,7 @@ pub(crate) struct NvmSpace {
 
 impl host::NvmSpace for NvmSpace {
     fn available_once_released(&self) -> u64 {
-        let supply = self.reclaimer.released_space();
+        let supply = FreeSpace::once_released(&self.volume, &self.reclaimer);
         self.credits.available(&supply)
     }
 
@@ -93,46 +96,56 @@ impl host::NvmSpace for NvmSpace {
     }
 }
 
-impl ReadingClient for Client {
+/// One attached client.
+pub(crate) struct Attached(pub(crate) Arc<Client>);
+
+impl ReadingClient for Attached {
     fn uses(&self, ino: u64) -> bool {
-        self.client_page.uses(ino)
+        self.0.client_page.uses(ino)
     }
 
     fn take_reads(&self) -> Vec<Read> {
-        self.client_page.take_reads()
+        self.0.client_page.take_reads()
     }
 
     fn take_direct(&self) -> (u64, u64) {
-        self.client_page.take_direct()
+        self.0.client_page.take_direct()
     }
 
     fn is_trusted(&self) -> bool {
-        self.trusted()
+        self.0.trusted()
     }
 
     fn may_read(&self, view: &View, inode: &Inode) -> bool {
-        self.person.may_read(view, inode) || self.person.owns(inode)
+        self.0.person.may_read(view, inode) || self.0.person.owns(inode)
     }
 }
 
-impl host::Clients for Clients {
+/// All attached clients.
+pub(crate) struct AttachedClients(pub(crate) Arc<Clients>);
+
+impl host::Clients for AttachedClients {
     fn all(&self) -> Vec<Arc<dyn ReadingClient>> {
-        let all = self.snapshot().into_iter();
-        all.map(|client| client as Arc<dyn ReadingClient>).collect()
+        let all = self.0.snapshot().into_iter();
+        all.map(|client| Arc::new(Attached(client)) as Arc<dyn ReadingClient>)
+            .collect()
     }
 
     fn publish(&self, txid: TxId) {
-        Clients::publish(self, txid);
+        self.0.publish(txid);
     }
 }
 
-impl host::Leases for LeaseManager {
+/// Leases that clients hold.
+pub(crate) struct HeldLeases(pub(crate) Arc<LeaseManager>);
+
+impl host::Leases for HeldLeases {
     fn downgrade(&self, inos: &mut dyn Iterator<Item = u64>) {
-        LeaseManager::downgrade(self, inos);
+        self.0.downgrade(inos);
     }
 
     fn any_exclusive(&self, inos: Range<u64>) -> bool {
-        self.table().any_exclusive(inos)
+        self.0.table().any_exclusive(inos)
     }
 }
 

@@ -1,19 +1,19 @@
 //! The daemon: its own files as they are, and what stands for the rest of it.
 #![allow(dead_code, reason = "the model needs only a part of those files")]
 
-#[path = "../../../../server/daemon/src/coherence/asked.rs"]
+#[path = "../../../../server/clients/src/asked.rs"]
 mod asked;
-#[path = "../../../../server/daemon/src/coherence/digest_stop.rs"]
+#[path = "../../../../server/coherence/src/digest_stop.rs"]
 pub(crate) mod digest_stop;
-#[path = "../../../../server/daemon/src/coherence/fence.rs"]
+#[path = "../../../../server/coherence/src/fence.rs"]
 pub(crate) mod fence;
-#[path = "../../../../server/daemon/src/coherence/grace.rs"]
+#[path = "../../../../server/coherence/src/grace.rs"]
 pub(crate) mod grace;
-#[path = "../../../../server/daemon/src/coherence/lease_manager/mod.rs"]
+#[path = "../../../../server/coherence/src/lease_manager/mod.rs"]
 pub(crate) mod lease_manager;
-#[path = "../../../../server/daemon/src/coherence/lease_table.rs"]
+#[path = "../../../../server/coherence/src/lease_table.rs"]
 pub(crate) mod lease_table;
-#[path = "../../../../server/daemon/src/coherence/readers.rs"]
+#[path = "../../../../server/coherence/src/readers.rs"]
 mod readers;
 
 pub(crate) mod client;
@@ -41,8 +41,4 @@ mod page {
 
 mod log_reader {
     pub(crate) use super::client::set_word;
-}
-
-mod space {
-    pub(crate) const LEFT_LOGS: u32 = u32::MAX;
 }

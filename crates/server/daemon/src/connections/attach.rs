@@ -4,21 +4,22 @@
 //! (removed at the next start, since no slot names it); the slot, durably (an empty log,
 //! digested at the next start); the client in memory.
 
-use crate::coherence::digest_stop::DigestStop;
-use crate::coherence::lease_manager::LeaseManager;
 use crate::config::{FixedLogs, LogMap};
-use crate::connections::client::{self, Client, Transport};
-use crate::connections::clients::Clients;
-use crate::connections::credentials::Credentials;
 use crate::connections::limits::RateLimits;
 use crate::connections::log_pool::LogPool;
-use crate::connections::log_reader::FdLogReader;
 use crate::connections::write_accounting::WriteAccounting;
 use crate::digest_scheduler::DigestScheduler;
 use crate::error::{DaemonError, Result};
 use crate::space::SpaceCredits;
 use crate::tiering::Tiering;
+use crate::tiering_host::Attached;
 use parking_lot::Mutex;
+use shale_clients::client::{self, Client, Transport};
+use shale_clients::clients::Clients;
+use shale_clients::credentials::Credentials;
+use shale_clients::log_reader::FdLogReader;
+use shale_coherence::digest_stop::DigestStop;
+use shale_coherence::lease_manager::LeaseManager;
 use shale_format::LogPos;
 use shale_format::limits::{BLOCK_BYTES, LOG_BYTES_MAX, LOG_BYTES_MIN, LOG_SLOTS};
 use shale_format::log::{LOG_MAGIC, LogHeader, LogSlot, RING_AT, file_name, slot_state};
@@ -376,7 +377,7 @@ impl AttachService {
             self.parts.clients.note_detached(client, halt.to_string());
             return digested;
         }
-        self.parts.tiering.take_report(&**client);
+        self.parts.tiering.take_report(&Attached(client.clone()));
         self.parts.accounts.remove(client);
         self.parts.leases.table().release_all(client.id);
         self.parts.leases.tell_others();
@@ -387,7 +388,7 @@ impl AttachService {
         }
         match self.free_log(client.slot, &client.log_path) {
             Ok(()) if client.transport == Transport::Socket => {
-                crate::recovery::recovered_log::empty(client.log_fd.as_fd(), client.ring_bytes);
+                shale_recovery::empty_log(client.log_fd.as_fd(), client.ring_bytes);
             }
             Ok(()) => {}
             // Everything is in the volume; the next start frees the slot.

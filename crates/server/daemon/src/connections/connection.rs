@@ -1,10 +1,6 @@
 //! Answering requests of one client (or of one that may become a client).
 
-use crate::coherence::digest_stop::DigestStop;
-use crate::coherence::lease_manager::NoLease;
-use crate::coherence::lease_table::{Elsewhere, LeaseRequest};
 use crate::connections::attach::{Refusal, Requester};
-use crate::connections::client::{Client, Transport};
 use crate::connections::direct_mappings::note_segments;
 use crate::error::DaemonError;
 use crate::hardening::hardener::NotHardened;
@@ -13,6 +9,10 @@ use crate::space::FreeSpace;
 use crate::stats::Observer;
 use crate::tiering::Unsent;
 use parking_lot::Mutex;
+use shale_clients::client::{Client, Transport};
+use shale_coherence::digest_stop::DigestStop;
+use shale_coherence::lease_manager::NoLease;
+use shale_coherence::lease_table::{Elsewhere, LeaseRequest};
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, Ino};
 use shale_proto::message::{
@@ -179,8 +179,7 @@ impl Connection {
                 "attach first: this connection has no client".to_owned(),
             )
         })?;
-        if let crate::connections::client::ClientState::Evicted(why) = &*client.client_state.lock()
-        {
+        if let shale_clients::client::ClientState::Evicted(why) = &*client.client_state.lock() {
             return Err((libc::EIO, format!("the client was cut off: {why}")));
         }
         Ok(client)

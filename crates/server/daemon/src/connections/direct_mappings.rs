@@ -10,11 +10,11 @@
 //! The files are the daemon's own notes for as long as the machine runs; no power cut
 //! leaves a lock. A program that unlocks its file loses what it has mapped, nobody else does.
 
-use crate::coherence::reclaimer::Reclaimer;
-use crate::connections::client::Client;
 use crate::error::{DaemonError, Result};
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, flock};
+use shale_clients::client::Client;
+use shale_coherence::reclaimer::Reclaimer;
 use shale_format::checksum::crc32c;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::limits::SEGMENT_BYTES;

@@ -17,10 +17,10 @@
 //! A client that does not look at the word is limited by nothing but its log. It runs as a user
 //! who may attach, and hurts only that user's own limit.
 
-use crate::connections::client::{Client, Transport};
-use crate::connections::clients::Clients;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use shale_clients::client::{Client, Transport};
+use shale_clients::clients::Clients;
 use shale_proto::Reply;
 use shale_sys::Clock;
 use std::collections::BTreeMap;
@@ -121,8 +121,8 @@ impl RateLimits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::connections::bucket::{BURST_PART, Bucket};
-    use crate::connections::client::pace::HOLD_MIN_NS;
+    use shale_clients::bucket::{BURST_PART, Bucket};
+    use shale_clients::client::pace::HOLD_MIN_NS;
     use shale_format::BlockAddr;
     use shale_volume::Run;
 
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn who_is_held_back_pauses_once_and_goes_on() {
-        let client = crate::connections::client::tests::lone(1, Transport::Socket);
+        let client = shale_clients::testing::lone(1, Transport::Socket);
         client.hold_back(MS, HOLD_MIN_NS - 1);
         assert_eq!(client.pace(MS), (0, false));
         client.hold_back(MS, 300_000);
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn what_was_granted_before_there_was_a_limit_counts_for_nothing() {
-        let client = crate::connections::client::tests::lone(1, Transport::Socket);
+        let client = shale_clients::testing::lone(1, Transport::Socket);
         client.grants.lock().blocks.insert(Run {
             addr: BlockAddr::nvm(100),
             len: 50,
@@ -225,8 +225,8 @@ mod tests {
     #[test]
     fn each_process_has_the_limit_of_each_unless_it_has_its_own() {
         let mut limits = Limits::default();
-        let direct = crate::connections::client::tests::lone(1, Transport::Socket);
-        let mount = crate::connections::client::tests::lone(2, Transport::InProcess);
+        let direct = shale_clients::testing::lone(1, Transport::Socket);
+        let mount = shale_clients::testing::lone(2, Transport::InProcess);
         limits.set(Whose::Each, Some(1));
         assert_eq!((limits.of(&direct), limits.of(&mount)), (RATE_MIN, 0));
         limits.set(Whose::Process(direct.pid), Some(0));

@@ -1,8 +1,8 @@
-//! Clients of the daemon: who they are, what they may do, what they wrote.
+//! Clients of the daemon come and go, and ask.
 //!
 //! Owns one thread a connection (and the FUSE server in this process, which calls without a socket): attach and
-//! detach, answers to requests, the log file and control pages of each client, its grants, the queue of logs to
-//! digest, write accounting, rate limits, direct mappings. It calls `coherence`, `tiering`, `space` and
+//! detach, answers to requests, the making of log files, what was done for requests that the kernel sends again, write
+//! accounting, rate limits, direct mappings. A client itself is data of the crate `clients`. It calls `coherence`, `tiering`, `space` and
 //! `digest_scheduler`; these get an attached client as data, not this module.
 //!
 //! A client of another process is trusted with nothing (DESIGN §25): its records are judged at digest by what is
@@ -15,22 +15,12 @@
 //! its client is answered, and its log file before the slot.
 
 pub(crate) mod attach;
-pub(crate) mod bucket;
-pub(crate) mod client;
-pub(crate) mod clients;
+pub(crate) mod completed_requests;
 pub(crate) mod connection;
-pub(crate) mod credentials;
-pub(crate) mod digest_queue;
 pub(crate) mod direct_mappings;
-pub(crate) mod grants;
 pub(crate) mod limits;
 pub(crate) mod listen;
 pub(crate) mod log_pool;
-pub(crate) mod log_reader;
 pub(crate) mod message_rate;
 pub(crate) mod permissions;
-pub(crate) mod tally;
 pub(crate) mod write_accounting;
-
-// Under these names the model checker has its own.
-use crate::coherence::{barrier, sync};

@@ -7,12 +7,11 @@
 //! right by POSIX, which is decided again here. A descriptor opened before a `chmod` writes on,
 //! legally: so a client may write what its user could write once, since it has held a lease.
 
-use crate::coherence::lease_manager::LeaseManager;
-use crate::connections::client::Client;
-use crate::connections::credentials::Credentials;
 use crate::space::SpaceCredits;
 use crate::tiering::DirectPlacement;
-use shale_digest::{Authority, Change, NewRun, OwnLog, Placement};
+use shale_clients::client::Client;
+use shale_coherence::lease_manager::LeaseManager;
+use shale_digest::{Authority, Change, NewRun, Placement};
 use shale_format::Ino;
 use shale_format::inode::Inode;
 use shale_proto::LeaseMode;
@@ -90,50 +89,5 @@ impl Authority for RecordValidator<'_> {
         }
         let opened = || self.client.opened.lock().get(&inode.ino) == Some(&inode.generation);
         self.client.person.may_change(change, opened)
-    }
-}
-
-/// Rights of the user who wrote a log that a crash left: not its own user's process only, so
-/// POSIX is asked again. Which leases it held is not known any more.
-pub(crate) struct RecoveredRecordValidator {
-    pub(crate) person: Credentials,
-    /// What every log that is left may do; see there.
-    pub(crate) own: OwnLog,
-    /// Bytes that were free before any log was digested: what all clients had reserved for
-    /// their records was no more than that.
-    pub(crate) credit: u64,
-}
-
-impl Authority for RecoveredRecordValidator {
-    fn granted_inode(&self, ino: Ino) -> bool {
-        self.own.granted_inode(ino)
-    }
-
-    fn granted_blocks(&self, run: Run) -> bool {
-        self.own.granted_blocks(run)
-    }
-
-    fn passes_over_stale_free(&self) -> bool {
-        true
-    }
-
-    fn credit(&self) -> Option<u64> {
-        Some(self.credit)
-    }
-
-    fn keeps_set_id(&self) -> bool {
-        self.person.is_root()
-    }
-
-    fn is_in_group(&self, gid: u32) -> bool {
-        self.person.is_in(gid)
-    }
-
-    fn asks_acl(&self, inode: &Inode) -> bool {
-        self.person.asks_acl(inode)
-    }
-
-    fn may_change(&self, change: &Change<'_>) -> Result<(), &'static str> {
-        self.person.may_change(change, || false)
     }
 }

@@ -7,10 +7,10 @@
 //!
 //! Locks: `others`, `writers` and a client's tally are leaves below `clients`.
 
-use crate::connections::client::Client;
-use crate::connections::clients::Clients;
-use crate::connections::tally::{Tally, Written};
 use parking_lot::Mutex;
+use shale_clients::client::Client;
+use shale_clients::clients::Clients;
+use shale_clients::tally::{Tally, Written};
 use shale_digest::ChunkDone;
 use shale_format::TierId;
 use shale_format::limits::BLOCK_BYTES;

@@ -1,11 +1,11 @@
 //! Digests of a volume whose logs lie in memory: hardened first, and what frees the staging area ([`crate::hardening`]).
 
 use super::DigestScheduler;
-use crate::coherence::digest_stop::DigestStop;
-use crate::connections::client::Client;
 use crate::hardening::Staged;
 use crate::hardening::checkpointer::StagedStatus;
 use crate::hardening::hardener::NotHardened;
+use shale_clients::client::Client;
+use shale_coherence::digest_stop::DigestStop;
 use shale_format::LogPos;
 use shale_persist::staged::PersistError;
 use shale_sys::mutants;

@@ -8,10 +8,10 @@
 //! The first failed write ends it for good: nobody knows what the device holds then. Every waiter and every later call gets the
 //! error; what was hardened before stays.
 
-use crate::connections::client::Client;
-use crate::connections::clients::Clients;
 use crate::hardening::commit_times::{CommitTimes, CommitTimesStatus};
 use parking_lot::{Condvar, Mutex};
+use shale_clients::client::Client;
+use shale_clients::clients::Clients;
 use shale_format::LogPos;
 use shale_format::log::{LogSlot, RING_AT, slot_state};
 use shale_oplog::{PERMIT_PART, Scan};

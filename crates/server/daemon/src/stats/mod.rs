@@ -8,16 +8,15 @@ mod old_keys;
 mod rates;
 pub(crate) mod tiers;
 
-use crate::connections::client::{ClientState, Transport};
 use crate::connections::limits::Limits;
-use crate::connections::tally::Written;
 use crate::hardening::checkpointer::StagedStatus;
 use crate::rate_sampler::RateStatus;
-use crate::recovery::recover::RecoveryReport;
 use crate::services::Services;
 use crate::space::FreeSpace;
 use crate::tiering::BadBlock;
 use serde::Serialize;
+use shale_clients::client::{ClientState, Transport};
+use shale_clients::tally::Written;
 use shale_digest::DigestStats;
 use shale_format::Durability;
 use shale_format::limits::BLOCK_BYTES;
@@ -25,6 +24,7 @@ use shale_nvm::{Path, PathCounts};
 use shale_persist::Domain;
 use shale_pool::host_space::NvmHost;
 use shale_pool::volume_file::uuid_text;
+use shale_recovery::recover::RecoveryReport;
 use shale_sys::heap;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -405,7 +405,7 @@ impl<'s> Observer<'s> {
 
     fn client_statuses(&self) -> (usize, Vec<ClientStatus>) {
         let leases = self.of.leases.table().counts();
-        let status = |client: &crate::connections::client::Client| {
+        let status = |client: &shale_clients::client::Client| {
             let (published, digested) = (client.published(), client.digested());
             let published = published.pos().0;
             let hardened = match self.of.is_staged() {

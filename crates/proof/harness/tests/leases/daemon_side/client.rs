@@ -1,6 +1,6 @@
 //! A client as the daemon has it.
 
-#[path = "../../../../../server/daemon/src/connections/client/log_watermark.rs"]
+#[path = "../../../../../server/clients/src/client/log_watermark.rs"]
 mod log_watermark;
 
 use super::asked::Asked;

@@ -5,6 +5,9 @@ use super::sync::{AtomicBool, Mutex, Ordering};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// Number of no client of this model.
+pub(crate) const LEFT_LOGS: u32 = u32::MAX;
+
 #[derive(Default)]
 pub(crate) struct Clients {
     attached: Mutex<BTreeMap<u32, Arc<Client>>>,

@@ -1,0 +1,186 @@
+//! Who is attached, and what is published to all of them: the epoch of the volume's structure, whether there are lower
+//! tiers, how the volume is mounted.
+//!
+//! Lock order: `published`, then `attached`, then what belongs to one client.
+
+use crate::client::Client;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use shale_format::TxId;
+use shale_proto::shared_pages::mount_flag;
+use shale_sys::mutants;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// A client that was cut off or left, for `status`.
+#[derive(Clone, Debug)]
+pub struct DetachedClient {
+    /// Its number.
+    pub client: u32,
+    /// Its process.
+    pub pid: i32,
+    /// Why it is gone, for people to read.
+    pub why: String,
+}
+
+/// Number of no client: leases and credit under it are for logs that recovery could not digest.
+pub const LEFT_LOGS: u32 = 0;
+/// Departed clients that `status` remembers.
+const DETACHED_MAX: usize = 16;
+
+/// What every client's page says.
+#[derive(Debug, Default)]
+struct Published {
+    /// Structure epoch, and the transaction that clients of that epoch see.
+    epoch: u64,
+    txid: TxId,
+    /// How the volume is mounted.
+    mount: u64,
+    /// [`mount_flag::HARDENING_FAILED`], or nothing.
+    failed: u64,
+}
+
+/// The clients of a daemon.
+pub struct Clients {
+    attached: RwLock<BTreeMap<u32, Arc<Client>>>,
+    published: Mutex<Published>,
+    detached: Mutex<Vec<DetachedClient>>,
+    next: AtomicU32,
+    closing: AtomicBool,
+}
+
+impl Default for Clients {
+    fn default() -> Self {
+        Self {
+            attached: RwLock::default(),
+            published: Mutex::default(),
+            detached: Mutex::default(),
+            next: AtomicU32::new(LEFT_LOGS + 1),
+            closing: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Clients {
+    /// All attached clients.
+    pub fn snapshot(&self) -> Vec<Arc<Client>> {
+        self.attached.read().values().cloned().collect()
+    }
+
+    /// One of them.
+    pub fn get(&self, id: u32) -> Option<Arc<Client>> {
+        self.attached.read().get(&id).cloned()
+    }
+
+    /// Whether one of them is such. Nobody comes or goes meanwhile.
+    pub fn any(&self, is_such: impl Fn(&Arc<Client>) -> bool) -> bool {
+        self.attached.read().values().any(is_such)
+    }
+
+    /// All of them, by number. Nobody comes or goes before this is dropped.
+    pub fn attached(&self) -> RwLockReadGuard<'_, BTreeMap<u32, Arc<Client>>> {
+        self.attached.read()
+    }
+
+    /// The number that the next client will have.
+    pub fn next_number(&self) -> u32 {
+        self.next.load(Ordering::Acquire)
+    }
+
+    /// Takes that number.
+    pub fn take_number(&self) -> u32 {
+        self.next.fetch_add(1, Ordering::AcqRel)
+    }
+
+    /// Adds a client. From here on it hears of every epoch, and of tiers that come and go.
+    pub fn add(&self, client: &Arc<Client>, is_tiered: impl FnOnce() -> bool) {
+        let published = self.published.lock();
+        client.daemon_page.set_epoch(published.epoch);
+        client.daemon_page.set_tiers(is_tiered());
+        client
+            .daemon_page
+            .set_mount(published.mount | published.failed);
+        let before = self.attached.write().insert(client.id, client.clone());
+        assert!(before.is_none(), "number {} was taken twice", client.id);
+    }
+
+    /// Takes a client out of the list; `last` is done before anybody else sees that it is gone.
+    pub fn remove(&self, client: &Client, last: impl FnOnce()) {
+        let mut attached = self.attached.write();
+        attached.remove(&client.id);
+        last();
+    }
+
+    /// Tells all clients that the volume's structure is another one since `txid`. One
+    /// at a time, so that the word in a page never goes back.
+    pub fn publish(&self, txid: TxId) {
+        let mut published = self.published.lock();
+        published.epoch += u64::from(!mutants::is_on("epoch-kept"));
+        published.txid = published.txid.max(txid);
+        for client in self.attached.read().values() {
+            client.daemon_page.set_epoch(published.epoch);
+        }
+    }
+
+    /// Newest transaction whose epoch every client's page has.
+    pub fn published(&self) -> TxId {
+        self.published.lock().txid
+    }
+
+    /// Tells all clients whether there are lower tiers.
+    pub fn tell_tiers(&self, is_tiered: impl FnOnce() -> bool) {
+        let _published = self.published.lock();
+        let is_tiered = is_tiered();
+        for client in self.attached.read().values() {
+            client.daemon_page.set_tiers(is_tiered);
+        }
+    }
+
+    /// Tells all clients how the volume is mounted (bits of [`shale_proto::shared_pages::mount_flag`]).
+    pub fn tell_mount(&self, flags: u64) {
+        let mut published = self.published.lock();
+        published.mount = flags;
+        for client in self.attached.read().values() {
+            client.daemon_page.set_mount(flags | published.failed);
+        }
+    }
+
+    /// Tells all clients, and those to come, that nothing can be hardened any more.
+    pub fn tell_hardening_failed(&self) {
+        let mut published = self.published.lock();
+        published.failed = mount_flag::HARDENING_FAILED;
+        for client in self.attached.read().values() {
+            client
+                .daemon_page
+                .set_mount(published.mount | published.failed);
+        }
+    }
+
+    /// Notes for `status` that a client is gone, and why.
+    pub fn note_detached(&self, client: &Client, why: String) {
+        let mut detached = self.detached.lock();
+        if detached.len() == DETACHED_MAX {
+            detached.remove(0);
+        }
+        detached.push(DetachedClient {
+            client: client.id,
+            pid: client.pid,
+            why,
+        });
+    }
+
+    /// Those that are gone, oldest first.
+    pub fn detached(&self) -> Vec<DetachedClient> {
+        self.detached.lock().clone()
+    }
+
+    /// The volume is being unmounted: nobody attaches any more.
+    pub fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+    }
+
+    /// Whether it is.
+    pub fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+}
