@@ -2,7 +2,7 @@
 
 use nix::errno::Errno;
 use nix::unistd::{Gid, Uid, User, getgrouplist};
-use shale_digest::{Act, Change};
+use shale_digest::{Change, Operation};
 use shale_format::acl::{Acl, AclKind, matters, permits};
 use shale_format::dirent::kind_of_mode;
 use shale_format::inode::flag::{APPEND_ONLY, IMMUTABLE};
@@ -98,22 +98,24 @@ impl Credentials {
             flags_allow(change)?;
         }
         let need = |holds: bool, why| if holds { Ok(()) } else { Err(why) };
-        match change.act {
+        match change.operation {
             // A change of content takes the capabilities away.
-            Act::Content { .. } | Act::RemoveXattr(CAPABILITY) => need(
+            Operation::Content { .. } | Operation::RemoveXattr(CAPABILITY) => need(
                 self.has(inode, acl, WRITE)
                     || self.owns(inode)
                     || opened()
                     || mutants::is_on("permission-unchecked"),
                 "no permission to write the file",
             ),
-            Act::Attributes(body) => self.may_set(inode, acl, body),
-            Act::Xattr(name) | Act::RemoveXattr(name) => self.may_set_xattr(inode, acl, name),
-            Act::AddEntry { .. } => need(
+            Operation::Attributes(body) => self.may_set(inode, acl, body),
+            Operation::Xattr(name) | Operation::RemoveXattr(name) => {
+                self.may_set_xattr(inode, acl, name)
+            }
+            Operation::AddEntry { .. } => need(
                 self.has(inode, acl, ENTRIES),
                 "no permission to write the directory",
             ),
-            Act::RemoveEntry { child } => {
+            Operation::RemoveEntry { child } => {
                 need(
                     self.has(inode, acl, ENTRIES),
                     "no permission to write the directory",
@@ -128,12 +130,12 @@ impl Credentials {
                 )
             }
             // Its entry for the parent changes.
-            Act::Name { moves: true } => need(
+            Operation::Name { moves: true } => need(
                 self.has(inode, acl, WRITE),
                 "no permission to write the directory that moves",
             ),
-            Act::Make { parent } => self.may_make(inode, parent),
-            Act::Name { moves: false } | Act::Free => Ok(()),
+            Operation::Make { parent } => self.may_make(inode, parent),
+            Operation::Name { moves: false } | Operation::Free => Ok(()),
         }
     }
 
@@ -249,23 +251,25 @@ fn flags_allow(change: &Change<'_>) -> Result<(), &'static str> {
         0 => Ok(()),
         _ => Err("an immutable or append-only inode"),
     };
-    match change.act {
+    match change.operation {
         // Appending, and names that are added.
-        Act::Content { adds: true } | Act::AddEntry { fresh: true, .. } => {
+        Operation::Content { adds: true } | Operation::AddEntry { fresh: true, .. } => {
             without(inode, IMMUTABLE)
         }
-        Act::AddEntry { child, .. } => {
+        Operation::AddEntry { child, .. } => {
             without(inode, IMMUTABLE)?;
             without(child, FIXED)
         }
         // Appending takes the capabilities away, too.
-        Act::RemoveXattr(CAPABILITY) => without(inode, IMMUTABLE),
-        Act::Content { adds: false } | Act::Xattr(_) | Act::RemoveXattr(_) => without(inode, FIXED),
-        Act::RemoveEntry { child } => {
+        Operation::RemoveXattr(CAPABILITY) => without(inode, IMMUTABLE),
+        Operation::Content { adds: false } | Operation::Xattr(_) | Operation::RemoveXattr(_) => {
+            without(inode, FIXED)
+        }
+        Operation::RemoveEntry { child } => {
             without(inode, FIXED)?;
             without(child, FIXED)
         }
-        Act::Attributes(body) => {
+        Operation::Attributes(body) => {
             // The kernel knows who may; a client changes them through the mount.
             if body.valid & attr::FLAGS != 0 {
                 return Err("flags set by another client than the mount");
@@ -277,9 +281,9 @@ fn flags_allow(change: &Change<'_>) -> Result<(), &'static str> {
                 _ => without(inode, FIXED),
             }
         }
-        Act::Name { .. } => without(inode, FIXED),
+        Operation::Name { .. } => without(inode, FIXED),
         // A removed one had no name to lose any more.
-        Act::Make { .. } | Act::Free => Ok(()),
+        Operation::Make { .. } | Operation::Free => Ok(()),
     }
 }
 
@@ -385,9 +389,9 @@ mod tests {
         assert!(!ann.asks_acl(&inode(0o100_666, 1000, 50)));
         // Everything that needs a right asks so.
         let forbids = list(4, 6);
-        let refused = |inode: &Inode, act| {
+        let refused = |inode: &Inode, operation| {
             let change = Change {
-                act,
+                operation,
                 inode,
                 acl: Some(&forbids),
                 lease: 1,
@@ -397,22 +401,22 @@ mod tests {
         let mut times = set(attr::MTIME);
         times.time_s[time::MODIFY] = 5;
         let (dir, child) = (inode(0o040_777, 1, 50), inode(0o100_644, 1, 1));
-        for act in [
-            Act::Content { adds: true },
-            Act::Attributes(&times),
-            Act::Xattr(b"user.a"),
+        for operation in [
+            Operation::Content { adds: true },
+            Operation::Attributes(&times),
+            Operation::Xattr(b"user.a"),
         ] {
-            assert!(refused(&file, act), "{act:?}");
+            assert!(refused(&file, operation), "{operation:?}");
         }
-        for act in [
-            Act::AddEntry {
+        for operation in [
+            Operation::AddEntry {
                 child: &child,
                 fresh: true,
             },
-            Act::RemoveEntry { child: &child },
-            Act::Name { moves: true },
+            Operation::RemoveEntry { child: &child },
+            Operation::Name { moves: true },
         ] {
-            assert!(refused(&dir, act), "{act:?}");
+            assert!(refused(&dir, operation), "{operation:?}");
         }
     }
 

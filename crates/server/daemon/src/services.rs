@@ -6,7 +6,7 @@
 
 use crate::config::DaemonConfig;
 use crate::connections::attach::{self, AttachService};
-use crate::connections::completed_requests::KeptRequests;
+use crate::connections::completed_requests::RequestsOfLastDaemon;
 use crate::connections::direct_mappings::{DirectMappings, Mappings};
 use crate::connections::limits::RateLimits;
 use crate::connections::write_accounting::WriteAccounting;
@@ -71,7 +71,7 @@ pub(crate) struct Services {
     pub(crate) mappings: Arc<Mappings>,
     pub(crate) tiering: Arc<Tiering>,
     pub(crate) recovery: RecoveryReport,
-    pub(crate) kept: KeptRequests,
+    pub(crate) kept: RequestsOfLastDaemon,
     pub(crate) space: SpaceReservations,
     pub(crate) direct: DirectMappings,
     pub(crate) devices: DeviceManager,
@@ -334,7 +334,7 @@ impl Services {
             direct: base.direct_mappings(),
             devices,
             scrubber: base.scrubber(&tiering),
-            kept: KeptRequests::new(clock, clients, attach.clone(), recovered.kept),
+            kept: RequestsOfLastDaemon::new(clock, clients, attach.clone(), recovered.kept),
             trimmer: LeaseTrimmer::default(),
             attach,
             rates: Sampler::default(),

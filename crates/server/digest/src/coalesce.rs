@@ -14,7 +14,7 @@ mod names;
 
 pub(crate) use files::shifts;
 
-use super::authority::{Act, Authority, Change};
+use super::access_policy::{AccessPolicy, Change, Operation};
 use super::content::Content;
 use super::image::Image;
 use super::ranges::Ranges;
@@ -210,7 +210,7 @@ impl InodeDelta {
 /// The net effect of a run of records.
 pub struct Coalesced<'a> {
     pub(crate) image: &'a dyn Image,
-    pub(crate) authority: &'a dyn Authority,
+    pub(crate) policy: &'a dyn AccessPolicy,
     /// By number, also those that were only looked at.
     pub inodes: BTreeMap<Ino, InodeDelta>,
     /// Stolen blocks by raw address, with the record that named them.
@@ -225,10 +225,10 @@ pub struct Coalesced<'a> {
 
 impl<'a> Coalesced<'a> {
     /// Nothing yet.
-    pub fn new(image: &'a dyn Image, authority: &'a dyn Authority) -> Self {
+    pub fn new(image: &'a dyn Image, policy: &'a dyn AccessPolicy) -> Self {
         Self {
             image,
-            authority,
+            policy,
             inodes: BTreeMap::new(),
             stolen: Ranges::default(),
             created: Vec::new(),
@@ -287,18 +287,18 @@ impl<'a> Coalesced<'a> {
     }
 
     /// Asks lease and permission.
-    pub(crate) fn may(&self, at: &At, inode: &Inode, act: Act<'_>) -> Step<()> {
-        let acl = match self.authority.asks_acl(inode) && !mutants::is_on("acl-unchecked") {
+    pub(crate) fn may(&self, at: &At, inode: &Inode, operation: Operation<'_>) -> Step<()> {
+        let acl = match self.policy.asks_acl(inode) && !mutants::is_on("acl-unchecked") {
             true => self.acl(inode)?,
             false => None,
         };
         let change = Change {
-            act,
+            operation,
             inode,
             acl: acl.as_ref(),
             lease: at.header.lease,
         };
-        self.authority
+        self.policy
             .may_change(&change)
             .map_err(|why| Stop::Bad(why.into()))
     }
@@ -349,11 +349,11 @@ impl<'a> Coalesced<'a> {
     /// record says so. From a client that must not keep them, set-group-id goes also if it is not in
     /// the group.
     pub(crate) fn kill_set_id(&mut self, ino: Ino, at: &At) {
-        let keeps = self.authority.keeps_set_id();
+        let keeps = self.policy.keeps_set_id();
         if at.has(flag::KILL_SUID) || !keeps {
-            let authority = self.authority;
+            let policy = self.policy;
             let (now, marks) = self.now(ino);
-            let group = now.mode & 0o010 != 0 || !keeps && !authority.is_in_group(now.gid);
+            let group = now.mode & 0o010 != 0 || !keeps && !policy.is_in_group(now.gid);
             let gone = 0o4000 | if group { 0o2000 } else { 0 };
             if now.mode & gone != 0 {
                 now.mode &= !gone;

@@ -7,7 +7,7 @@
 //! is flushed before anything links it, as in `migrate`.
 
 use super::DigestError;
-use super::authority::{Authority, NewRun, Placement};
+use super::access_policy::{AccessPolicy, NewRun, Placement};
 use super::content::{BLOCK, Source};
 use super::item::Item;
 use super::layout::{CopyRun, From};
@@ -47,8 +47,8 @@ pub(crate) struct Allocation<'v> {
 impl Allocation<'_> {
     /// Asks for each run where it goes, and allocates what goes below NVM, as far as there is space: the beginning
     /// of each.
-    fn place_lower(&mut self, plan: &Plan, authority: &dyn Authority) -> Result<(), DigestError> {
-        let mut lower = lower_runs(plan, authority);
+    fn place_lower(&mut self, plan: &Plan, policy: &dyn AccessPolicy) -> Result<(), DigestError> {
+        let mut lower = lower_runs(plan, policy);
         for tier in TierId::ALL {
             let same = lower.iter().filter(|run| run.tier == tier);
             let all: u64 = same.map(|run| run.copy.blocks).sum();
@@ -118,7 +118,7 @@ struct LowerRun<'p> {
 }
 
 /// Those runs of a plan for which a tier below NVM is named.
-fn lower_runs<'p>(plan: &'p Plan, authority: &dyn Authority) -> Vec<LowerRun<'p>> {
+fn lower_runs<'p>(plan: &'p Plan, policy: &dyn AccessPolicy) -> Vec<LowerRun<'p>> {
     let mut lower = Vec::new();
     for (n, inode) in plan.inodes.iter().enumerate() {
         let pin = inode.inode.as_ref().and_then(Inode::pin);
@@ -128,7 +128,7 @@ fn lower_runs<'p>(plan: &'p Plan, authority: &dyn Authority) -> Vec<LowerRun<'p>
                 tier,
                 stream,
                 chunk_blocks,
-            } = authority.placement(&NewRun { blocks, pin })
+            } = policy.placement(&NewRun { blocks, pin })
             {
                 assert!(tier != TierId::Nvm, "NVM is not below itself");
                 lower.push(LowerRun {
@@ -205,7 +205,7 @@ fn rest_of(copy: &CopyRun, below: &[Extent]) -> (u64, u64) {
 pub(crate) fn allocate<'v>(
     volume: &'v Volume,
     plan: &Plan,
-    authority: &dyn Authority,
+    policy: &dyn AccessPolicy,
 ) -> Result<Allocation<'v>, DigestError> {
     let mut placed = Allocation {
         volume,
@@ -213,7 +213,7 @@ pub(crate) fn allocate<'v>(
         extents: vec![Vec::new(); plan.inodes.len()],
         below: Vec::new(),
     };
-    placed.place_lower(plan, authority)?;
+    placed.place_lower(plan, policy)?;
     let below: Vec<usize> = placed.extents.iter().map(Vec::len).collect();
     let mut together = 0;
     let all = plan.inodes.iter().zip(&mut placed.extents).zip(&below);

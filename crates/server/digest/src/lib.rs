@@ -24,8 +24,8 @@
 //! for one transaction, not for one of each log.
 #![forbid(unsafe_code)]
 
+pub mod access_policy;
 mod apply;
-pub mod authority;
 mod chunk_image;
 pub mod coalesce;
 pub mod content;
@@ -47,7 +47,7 @@ pub mod tail_block_cache;
 #[cfg(test)]
 mod tests;
 
-pub use authority::{Act, Authority, Change, NewRun, OwnLog, Placement};
+pub use access_policy::{AccessPolicy, Change, NewRun, Operation, OwnLog, Placement};
 pub use driver::{Chunks, digest_chunks};
 pub use item::{Item, Refused};
 pub use plan::{Plan, PlanError};
@@ -146,7 +146,7 @@ pub struct ChunkDone {
     pub unused: Vec<Run>,
     /// Granted inode numbers used by records before `upto`, also for inodes that are
     /// gone again. Only what is named here and in `linked` and `unused` is used up: the
-    /// authority may have been asked about records that are left for a later chunk.
+    /// access_policy may have been asked about records that are left for a later chunk.
     pub created: Vec<Ino>,
     /// Of these, the numbers of inodes that are gone again and never reached the volume: they
     /// stay granted until [`Volume::return_inodes`].
@@ -232,10 +232,10 @@ impl Digester {
         log: &LogSource<'_>,
         from: LogPos,
         limit: LogPos,
-        authority: &dyn Authority,
+        access_policy: &dyn AccessPolicy,
         mode: Mode,
     ) -> Result<ChunkDone, DigestError> {
-        self.chunk_of(u64::MAX, log, from, limit, authority, mode)
+        self.chunk_of(u64::MAX, log, from, limit, access_policy, mode)
     }
 
     /// As [`Self::chunk`], with records that have reserved no more than `reserved` bytes, if they are in several transactions.
@@ -248,7 +248,7 @@ impl Digester {
         log: &LogSource<'_>,
         from: LogPos,
         limit: LogPos,
-        authority: &dyn Authority,
+        access_policy: &dyn AccessPolicy,
         mode: Mode,
     ) -> Result<ChunkDone, DigestError> {
         let batch = self.gather(reserved, log, from, limit, mode);
@@ -257,10 +257,10 @@ impl Digester {
             // Whether a directory would come to lie below itself is known only while
             // nobody else moves one.
             let _alone = self.plan_commit_lock.write();
-            return self.any_chunk(log, &batch, from, authority);
+            return self.any_chunk(log, &batch, from, access_policy);
         }
         let _together = self.plan_commit_lock.read();
-        self.any_chunk(log, &batch, from, authority)
+        self.any_chunk(log, &batch, from, access_policy)
     }
 
     /// As [`Self::chunk`], while no other chunk holds blocks that it has not committed.
@@ -272,12 +272,12 @@ impl Digester {
         log: &LogSource<'_>,
         from: LogPos,
         limit: LogPos,
-        authority: &dyn Authority,
+        access_policy: &dyn AccessPolicy,
         mode: Mode,
     ) -> Result<ChunkDone, DigestError> {
         let batch = self.gather(u64::MAX, log, from, limit, mode);
         let _alone = self.plan_commit_lock.write();
-        self.any_chunk(log, &batch, from, authority)
+        self.any_chunk(log, &batch, from, access_policy)
     }
 
     /// Gives up the block that a chunk could not read: digested again, the chunk makes it unreadable for good,
@@ -326,13 +326,13 @@ impl Digester {
         log: &LogSource<'_>,
         batch: &RecordBatch,
         from: LogPos,
-        authority: &dyn Authority,
+        access_policy: &dyn AccessPolicy,
     ) -> Result<ChunkDone, DigestError> {
         let guess = self.guess();
         let mut records = batch.whole(batch.items.len());
         let mut cut = None;
         loop {
-            let error = match self.attempt(log, batch, records, from, authority) {
+            let error = match self.attempt(log, batch, records, from, access_policy) {
                 Ok((done, wanted)) => {
                     let fitting = fitting(records, wanted, self.volume.journal_capacity());
                     let more = (guess + guess / 2 + 1).min(fitting).max(guess);
@@ -377,12 +377,12 @@ impl Digester {
         &self,
         batch: &RecordBatch,
         mut records: usize,
-        authority: &dyn Authority,
+        access_policy: &dyn AccessPolicy,
     ) -> Result<(Plan, usize, Option<Refused>), DigestError> {
         let image = ChunkImage::new(self.volume.view(), &batch.items[..records]);
         let mut refused = None;
         loop {
-            match plan::plan(&batch.items[..records], &image, authority) {
+            match plan::plan(&batch.items[..records], &image, access_policy) {
                 Ok(plan) => return Ok((plan, records, refused)),
                 Err(PlanError::Volume(e)) => return Err(e.into()),
                 Err(PlanError::Enough { keep }) => (records, refused) = (keep, None),
@@ -401,9 +401,9 @@ impl Digester {
         batch: &RecordBatch,
         records: usize,
         from: LogPos,
-        authority: &dyn Authority,
+        access_policy: &dyn AccessPolicy,
     ) -> Result<(ChunkDone, u64), DigestError> {
-        let (mut plan, records, mut refused) = self.plan(batch, records, authority)?;
+        let (mut plan, records, mut refused) = self.plan(batch, records, access_policy)?;
         let lost = self.given_up.take(&self.volume.view(), &mut plan)?;
         failpoints::reach("digest-plan");
         let all = refused.is_none() && records == batch.items.len();
@@ -435,8 +435,8 @@ impl Digester {
             let wanted = plan.journal_bytes;
             return Err(VolumeError::JournalFull { wanted, capacity }.into());
         }
-        let growth = growth(&plan, authority)?;
-        let placed = data::allocate(&self.volume, &plan, authority)?;
+        let growth = growth(&plan, access_policy)?;
+        let placed = data::allocate(&self.volume, &plan, access_policy)?;
         let late = mutants::is_on("commit-before-data");
         let (into, items) = ((&*self.volume, &self.tail_blocks), &batch.items);
         let write = || data::write(into, log, items, &plan, &placed);
@@ -464,8 +464,8 @@ impl Digester {
 }
 
 /// Blocks that a plan may use at most: what a record of this client may need was reserved by its own word.
-fn growth(plan: &Plan, authority: &dyn Authority) -> Result<Option<u64>, VolumeError> {
-    let growth = authority
+fn growth(plan: &Plan, access_policy: &dyn AccessPolicy) -> Result<Option<u64>, VolumeError> {
+    let growth = access_policy
         .credit()
         .filter(|_| !mutants::is_on("growth-unchecked"))
         .map(|_| plan.reserve_bytes / BLOCK_BYTES as u64);

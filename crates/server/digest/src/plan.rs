@@ -1,7 +1,7 @@
 //! Decide: a pure function of records and volume (DESIGN §6.2). What it gives,
 //! [`super::data`] and [`super::apply`] carry out with nothing left to decide.
 
-use super::authority::Authority;
+use super::access_policy::AccessPolicy;
 use super::coalesce::{At, Coalesced, DirDelta, Entry, InodeDelta, NOBODY, Step, Stop, bad};
 use super::estimate::Estimate;
 use super::image::Image;
@@ -140,10 +140,10 @@ impl Plan {
 pub fn plan(
     items: &[Item],
     image: &dyn Image,
-    authority: &dyn Authority,
+    policy: &dyn AccessPolicy,
 ) -> Result<Plan, PlanError> {
-    let mut net = Coalesced::new(image, authority);
-    let (mut chain, mut credit) = (0, authority.credit());
+    let mut net = Coalesced::new(image, policy);
+    let (mut chain, mut credit) = (0, policy.credit());
     for (n, item) in items.iter().enumerate() {
         let taken = spend_credit(&mut credit, item).and_then(|()| take(&mut net, n as u32, item));
         if let Err(stop) = taken {

@@ -1,7 +1,7 @@
 //! What the records of a log that a crash left may do (DESIGN §25).
 
 use shale_clients::credentials::Credentials;
-use shale_digest::{Authority, Change, OwnLog};
+use shale_digest::{AccessPolicy, Change, OwnLog};
 use shale_format::Ino;
 use shale_format::inode::Inode;
 use shale_volume::Run;
@@ -17,7 +17,7 @@ pub(crate) struct RecoveredRecordValidator {
     pub(crate) credit: u64,
 }
 
-impl Authority for RecoveredRecordValidator {
+impl AccessPolicy for RecoveredRecordValidator {
     fn granted_inode(&self, ino: Ino) -> bool {
         self.own.granted_inode(ino)
     }

@@ -35,8 +35,8 @@ use shale_clients::credentials::{Credentials, groups_of_user};
 use shale_clients::log_reader::{FdLogReader, set_word, word};
 use shale_coherence::readers::LocalReaders;
 use shale_digest::{
-    Authority, ChunkDone, Chunks, DigestError, DigestStats, Digester, Mode, OwnLog, RunSet, Survey,
-    digest_chunks, survey,
+    AccessPolicy, ChunkDone, Chunks, DigestError, DigestStats, Digester, Mode, OwnLog, RunSet,
+    Survey, digest_chunks, survey,
 };
 use shale_format::LogPos;
 use shale_format::limits::BLOCK_BYTES;
@@ -86,7 +86,7 @@ pub struct Recovered {
     /// For `status`.
     pub report: RecoveryReport,
     /// What is kept for requests that the kernel sends again.
-    pub kept: Kept,
+    pub kept: CompletedRequests,
     /// What logs that could not be digested hold on to.
     pub left: Undigested,
 }
@@ -103,7 +103,7 @@ pub struct Undigested {
 
 /// Requests done before the crash, and the logs that prove it.
 #[derive(Default)]
-pub struct Kept {
+pub struct CompletedRequests {
     /// What was done for requests.
     pub recent: Recent,
     /// Slots and names of the logs.
@@ -154,7 +154,7 @@ impl Recovery<'_> {
         failpoints::reach("recovery-open");
         self.survey(&mut logs);
         if mutants::is_on("slots-freed-first") {
-            self.free_slots(&logs, &mut Kept::default())?;
+            self.free_slots(&logs, &mut CompletedRequests::default())?;
         }
         failpoints::reach("recovery-survey");
         self.digest(&mut logs);
@@ -437,8 +437,8 @@ impl Recovery<'_> {
     }
 
     /// What the logs of the surviving mount's connection did for its requests.
-    fn collect_requests(&self, logs: &[RecoveredLog]) -> Kept {
-        let mut kept = Kept::default();
+    fn collect_requests(&self, logs: &[RecoveredLog]) -> CompletedRequests {
+        let mut kept = CompletedRequests::default();
         let Some(connection) = self.connection else {
             return kept;
         };
@@ -484,7 +484,7 @@ impl Recovery<'_> {
         }
     }
 
-    fn free_slots(&self, logs: &[RecoveredLog], kept: &mut Kept) -> Result<()> {
+    fn free_slots(&self, logs: &[RecoveredLog], kept: &mut CompletedRequests) -> Result<()> {
         if mutants::is_on("requests-kept") {
             kept.logs.clear();
         }
@@ -540,7 +540,7 @@ impl Chunks for LogChunks<'_, '_> {
         let source = log.source(self.map);
         let own = OwnLog::new(log.taken.iter().collect());
         let left;
-        let authority: &dyn Authority = match log.writer.clone() {
+        let policy: &dyn AccessPolicy = match log.writer.clone() {
             None => &own,
             Some(person) => {
                 let credit = log.credit;
@@ -556,8 +556,8 @@ impl Chunks for LogChunks<'_, '_> {
         let _reader = self.recovery.readers.enter();
         let digester = self.recovery.digester;
         match alone {
-            false => digester.chunk(&source, from, all, authority, Mode::Recovery),
-            true => digester.chunk_alone(&source, from, all, authority, Mode::Recovery),
+            false => digester.chunk(&source, from, all, policy, Mode::Recovery),
+            true => digester.chunk_alone(&source, from, all, policy, Mode::Recovery),
         }
     }
 

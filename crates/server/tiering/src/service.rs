@@ -36,7 +36,7 @@ use super::read_regions::Promotions;
 use super::recency::{HeatRegion, Recency};
 use super::stuck_devices::StuckDevices;
 use super::wakeup::Wakeup;
-use super::zone_owners::Owners;
+use super::zone_owners::ZoneOwners;
 use parking_lot::Mutex;
 use shale_digest::Digester;
 use shale_format::TierId;
@@ -119,7 +119,7 @@ pub struct Tiering {
     coldest: Mutex<VecDeque<HeatRegion>>,
     /// When pieces of files were used.
     pub recency: Recency,
-    owners: Owners,
+    owners: ZoneOwners,
     inodes: InodeBlocks,
     leaves: Leaves,
     promotions: Mutex<Promotions>,

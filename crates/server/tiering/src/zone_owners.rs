@@ -18,7 +18,7 @@ const NOTES_MAX: usize = 1 << 21;
 
 /// The owners of one zone.
 #[derive(Default)]
-struct ZoneOwners {
+struct InodesOfZone {
     /// How often the zone was erased when they were noted.
     generation: u32,
     inos: BTreeSet<u64>,
@@ -28,7 +28,7 @@ struct ZoneOwners {
 
 /// The owners of the zones of all tiers, by tier and first block.
 struct Sets {
-    zones: HashMap<(TierId, u64), ZoneOwners>,
+    zones: HashMap<(TierId, u64), InodesOfZone>,
     /// Numbers in all sets.
     notes: usize,
     most: usize,
@@ -37,15 +37,15 @@ struct Sets {
 }
 
 /// Whose blocks lie in which zones.
-pub(super) struct Owners(Mutex<Sets>);
+pub(super) struct ZoneOwners(Mutex<Sets>);
 
-impl Default for Owners {
+impl Default for ZoneOwners {
     fn default() -> Self {
         Self::new(NOTES_MAX)
     }
 }
 
-impl Owners {
+impl ZoneOwners {
     fn new(most: usize) -> Self {
         Self(Mutex::new(Sets {
             zones: HashMap::new(),
@@ -68,9 +68,9 @@ impl Owners {
         let owners = sets.zones.entry(zone).or_default();
         if owners.generation != generation {
             sets.notes -= owners.inos.len();
-            *owners = ZoneOwners {
+            *owners = InodesOfZone {
                 generation,
-                ..ZoneOwners::default()
+                ..InodesOfZone::default()
             };
         }
         if !owners.forgotten && owners.inos.insert(ino) {
@@ -137,14 +137,14 @@ mod tests {
         }
     }
 
-    fn noted(owners: &Owners, first: u64, ino: u64, generation: u32) {
+    fn noted(owners: &ZoneOwners, first: u64, ino: u64, generation: u32) {
         let zone = (TierId::Ssd, first);
         owners.note(zone, ino, || Ok(generation)).unwrap();
     }
 
     #[test]
     fn owners_are_those_since_the_zone_was_erased() {
-        let owners = Owners::new(100);
+        let owners = ZoneOwners::new(100);
         noted(&owners, 0, 20, 1);
         noted(&owners, 0, 21, 1);
         noted(&owners, 64, 22, 5);
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn what_is_remembered_is_bounded() {
-        let owners = Owners::new(10);
+        let owners = ZoneOwners::new(10);
         owners.set_known(TierId::Ssd);
         for ino in 0..8 {
             noted(&owners, 0, ino, 1);

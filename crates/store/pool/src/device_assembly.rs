@@ -36,7 +36,7 @@ pub struct Expected<'e> {
 }
 
 /// One device in its place.
-struct Placed {
+struct AssembledDevice {
     /// Tier and place in it.
     at: (u32, u32),
     place: DevicePlace,
@@ -51,7 +51,7 @@ struct Placed {
 /// Devices of a volume, each found right or not there.
 struct Opened {
     volume: [u8; 16],
-    placed: Vec<Placed>,
+    placed: Vec<AssembledDevice>,
     /// The newest count there is, of segments and devices.
     newest: u64,
     /// Devices that the volume file names and the volume does not have: adding or removing them was
@@ -191,9 +191,9 @@ impl Named<'_> {
             opened.strangers.extend(strangers);
             for ((place, file), nth) in places.iter().zip(assigned).zip(0..) {
                 let at = (n as u32 + 1, nth);
-                let placed = match Placed::open(file, place, at, self.sb) {
+                let placed = match AssembledDevice::open(file, place, at, self.sb) {
                     Err(PoolError::WrongDevice { path, why }) if degraded => {
-                        Placed::absent(path, place, at, why)
+                        AssembledDevice::absent(path, place, at, why)
                     }
                     other => other?,
                 };
@@ -228,7 +228,7 @@ pub fn what_is_old(
     for (n, files) in [&file.ssd, &file.hdd].into_iter().enumerate() {
         let places = table.of(n);
         for ((place, file), nth) in places.iter().zip(by_label(files, places)).zip(0..) {
-            let placed = Placed::open(file, place, (n as u32 + 1, nth), sb);
+            let placed = AssembledDevice::open(file, place, (n as u32 + 1, nth), sb);
             opened.placed.extend(placed);
         }
     }
@@ -317,13 +317,13 @@ fn as_wrong(path: &Path, error: PoolError) -> PoolError {
     wrong(path, why)
 }
 
-impl Placed {
+impl AssembledDevice {
     fn open(
         file: Option<&DeviceFile>,
         place: &DevicePlace,
         at: (u32, u32),
         sb: &Superblock,
-    ) -> Result<Placed> {
+    ) -> Result<AssembledDevice> {
         let Some(file) = file else {
             let path = PathBuf::from(uuid_text(&place.uuid));
             return Err(wrong(&path, "the volume file does not name it"));
@@ -332,7 +332,7 @@ impl Placed {
         let device = opened.map_err(|e| as_wrong(&file.path, e))?;
         let count = check(&file.path, &*device, (sb, place), at);
         let count = count.map_err(|e| as_wrong(&file.path, e))?;
-        Ok(Placed {
+        Ok(AssembledDevice {
             at,
             place: *place,
             path: file.path.clone(),
@@ -342,9 +342,9 @@ impl Placed {
         })
     }
 
-    fn absent(path: PathBuf, place: &DevicePlace, at: (u32, u32), why: String) -> Placed {
+    fn absent(path: PathBuf, place: &DevicePlace, at: (u32, u32), why: String) -> AssembledDevice {
         let bytes = place.device_bytes();
-        Placed {
+        AssembledDevice {
             at,
             place: *place,
             path: path.clone(),
@@ -428,7 +428,7 @@ impl Opened {
             }
             match one.why_old(self.newest) {
                 Some(why) if degraded => {
-                    *one = Placed::absent(one.path.clone(), &one.place, one.at, why);
+                    *one = AssembledDevice::absent(one.path.clone(), &one.place, one.at, why);
                 }
                 Some(why) => return Err(wrong(&one.path, why)),
                 None => {}
@@ -439,7 +439,7 @@ impl Opened {
 
     /// The device at a path, which is there.
     fn present(&self, path: &Path) -> Result<Arc<dyn TierDevice>> {
-        let there = |one: &&Placed| one.path == path && one.count.is_some();
+        let there = |one: &&AssembledDevice| one.path == path && one.count.is_some();
         let found = self.placed.iter().find(there);
         let missing = || {
             wrong(
@@ -485,7 +485,7 @@ impl Opened {
     /// # Errors
     /// The note cannot be written.
     fn note_back(&self, volume: &Volume) -> Result<()> {
-        let back = |one: &&Placed| one.count.is_some() && one.place.absent != 0;
+        let back = |one: &&AssembledDevice| one.count.is_some() && one.place.absent != 0;
         for one in self.placed.iter().filter(back) {
             tracing::info!("{}: it is back", one.path.display());
             volume.set_device_absent(one.tier(), &one.place.uuid, 0)?;

@@ -6,7 +6,7 @@
 
 use super::inode_table::direct;
 use super::trees::{Pass, Walked, extents_of};
-use super::{Kept, Repair};
+use super::{KeptInode, Repair};
 use crate::acl::{self, Wrong};
 use crate::inode::kind;
 use shale_format::dirent::kind_of_mode;
@@ -510,7 +510,7 @@ impl Repair {
                 flags: 0,
             };
             copied += 1;
-            if let Some(Kept {
+            if let Some(KeptInode {
                 inode,
                 extents: Some(tiers),
                 ..

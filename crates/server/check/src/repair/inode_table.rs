@@ -2,7 +2,7 @@
 //! every block of NVM, and below it at every one in use.
 
 use super::trees::{Pass, extents_of};
-use super::{Kept, Repair};
+use super::{KeptInode, Repair};
 use shale_format::bitmap::{self, BITS_PER_BLOCK, WORDS_PER_BLOCK};
 use shale_format::extent::{Extent, ExtentRoot, root_kind};
 use shale_format::inode::{Inode, time};
@@ -198,7 +198,7 @@ impl Repair {
         if !sane {
             self.note_inode(inode.ino, "number of its batch set", false);
         }
-        let kept = Kept {
+        let kept = KeptInode {
             inode,
             changed: !sane,
             extents: None,

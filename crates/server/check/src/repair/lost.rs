@@ -1,6 +1,6 @@
 //! Inodes that no name leads to, and the numbers of names of all others.
 
-use super::{Kept, Repair};
+use super::{KeptInode, Repair};
 use shale_format::dirent::kind_of_mode;
 use shale_format::inode::flag;
 use shale_format::limits::INODES_PER_BLOCK;
@@ -18,7 +18,7 @@ enum Fate {
     Lost,
 }
 
-fn fate(kept: &Kept) -> Fate {
+fn fate(kept: &KeptInode) -> Fate {
     let inode = &kept.inode;
     let ino = Ino(inode.ino);
     if ino == Ino::ROOT || ino == Ino::ORPHANS || kept.place.is_some() {

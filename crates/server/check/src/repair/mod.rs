@@ -103,7 +103,7 @@ impl fmt::Display for RepairReport {
 }
 
 /// An inode that is kept.
-struct Kept {
+struct KeptInode {
     /// As it will be; roots of trees that are rewritten excepted.
     inode: Inode,
     /// Its slot has to be written.
@@ -139,7 +139,7 @@ struct Repair {
     slots: BTreeMap<u64, u64>,
     /// The blocks above or their tree are not what is on the medium.
     slots_changed: bool,
-    inodes: BTreeMap<u64, Kept>,
+    inodes: BTreeMap<u64, KeptInode>,
     notes: Vec<Note>,
     /// Highest transaction that anything tells of.
     txid: u64,
@@ -471,7 +471,7 @@ impl Repair {
         sane
     }
 
-    fn kept(&self, ino: Ino) -> Option<&Kept> {
+    fn kept(&self, ino: Ino) -> Option<&KeptInode> {
         self.inodes.get(&ino.0)
     }
 }

@@ -5,7 +5,7 @@
 //! if that one names it, else the first one found. Rings are cut where they are met.
 
 use super::trees::{Pass, entries_of};
-use super::{Kept, Repair};
+use super::{KeptInode, Repair};
 use shale_format::checksum::name_hash;
 use shale_format::dirent::{check_name, kind_of_mode};
 use shale_format::extent::root_kind;
@@ -26,7 +26,7 @@ struct Sorted {
 impl Repair {
     /// Decides about all entries.
     pub(super) fn read_names(&mut self) {
-        let is_dir = |k: &&Kept| k.inode.is_dir() && k.inode.ino != Ino::ORPHANS.0;
+        let is_dir = |k: &&KeptInode| k.inode.is_dir() && k.inode.ino != Ino::ORPHANS.0;
         let dirs: Vec<u64> = self
             .inodes
             .values()

@@ -4,7 +4,7 @@ use crate::connections::attach::AttachService;
 use parking_lot::Mutex;
 use shale_clients::clients::Clients;
 use shale_oplog::Recent;
-use shale_recovery::recover::Kept;
+use shale_recovery::recover::CompletedRequests;
 use shale_sys::Clock;
 use std::sync::Arc;
 
@@ -12,19 +12,19 @@ use std::sync::Arc;
 const KEEP_NS: u64 = 60_000_000_000;
 
 /// What recovery kept: results of requests, and the logs that prove them.
-pub(crate) struct KeptRequests {
+pub(crate) struct RequestsOfLastDaemon {
     clock: Arc<dyn Clock>,
     clients: Arc<Clients>,
     attach: Arc<AttachService>,
-    kept: Mutex<Kept>,
+    kept: Mutex<CompletedRequests>,
 }
 
-impl KeptRequests {
+impl RequestsOfLastDaemon {
     pub(crate) fn new(
         clock: Arc<dyn Clock>,
         clients: Arc<Clients>,
         attach: Arc<AttachService>,
-        kept: Kept,
+        kept: CompletedRequests,
     ) -> Self {
         Self {
             clock,

@@ -11,7 +11,7 @@ use crate::space::SpaceCredits;
 use crate::tiering::DirectPlacement;
 use shale_clients::client::Client;
 use shale_coherence::lease_manager::LeaseManager;
-use shale_digest::{Authority, Change, NewRun, Placement};
+use shale_digest::{AccessPolicy, Change, NewRun, Placement};
 use shale_format::Ino;
 use shale_format::inode::Inode;
 use shale_proto::LeaseMode;
@@ -43,7 +43,7 @@ impl<'a> RecordValidator<'a> {
     }
 }
 
-impl Authority for RecordValidator<'_> {
+impl AccessPolicy for RecordValidator<'_> {
     fn granted_inode(&self, ino: Ino) -> bool {
         self.client.grants.lock().inos.contains(&ino.0)
     }

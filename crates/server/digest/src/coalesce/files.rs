@@ -2,7 +2,7 @@
 //! what the records before left, then takes effect on the net.
 
 use super::{At, Coalesced, NOBODY, Step, Stop, XattrDelta, bad, need};
-use crate::authority::Act;
+use crate::access_policy::Operation;
 use crate::content::{BLOCK, Content, Shift};
 use shale_format::acl::{Acl, AclKind};
 use shale_format::inode::Inode;
@@ -61,7 +61,7 @@ impl Coalesced<'_> {
             ContentChange::From(offset) => offset >= i.size,
             ContentChange::Any => false,
         };
-        self.may(at, &i, Act::Content { adds })?;
+        self.may(at, &i, Operation::Content { adds })?;
         Ok(i)
     }
 
@@ -84,7 +84,7 @@ impl Coalesced<'_> {
     fn kill_capability(&mut self, ino: Ino, at: &At) -> Step<()> {
         let net = self.slot(ino)?;
         let none = net.xattrs.is_none() && net.continued().is_none_or(|b| b.xattr_addr == 0);
-        if none || self.authority.keeps_set_id() {
+        if none || self.policy.keeps_set_id() {
             return Ok(());
         }
         self.load_xattrs(ino)?;
@@ -151,7 +151,7 @@ impl Coalesced<'_> {
         )?;
         let size = self.file(at, ContentChange::From(offset))?.size;
         need(
-            self.authority.granted_blocks(Run { addr, len: blocks })
+            self.policy.granted_blocks(Run { addr, len: blocks })
                 || mutants::is_on("grant-unchecked"),
             "the blocks were not granted",
         )?;
@@ -259,7 +259,7 @@ impl Coalesced<'_> {
                 "a time with more than 999,999,999 ns",
             )?;
         }
-        self.may(at, &inode, Act::Attributes(body))?;
+        self.may(at, &inode, Operation::Attributes(body))?;
         self.changed(ino, at);
         if body.valid & attr::MODE != 0 {
             self.acl_follows(ino, body.mode, at)?;
@@ -323,8 +323,8 @@ impl Coalesced<'_> {
         }
         let (bits, is_all) = acl.as_mode();
         need(!is_all, "an access control list that is a mode")?;
-        let authority = self.authority;
-        let stranger = !authority.keeps_set_id() && !authority.is_in_group(inode.gid);
+        let policy = self.policy;
+        let stranger = !policy.keeps_set_id() && !policy.is_in_group(inode.gid);
         let kept = if stranger { !0o2000 } else { !0 };
         let (now, marks) = self.now(Ino(inode.ino));
         now.mode = now.mode & !0o777 & kept | bits;
@@ -344,11 +344,11 @@ impl Coalesced<'_> {
             value.is_none_or(|v| v.len() <= XATTR_VALUE_BYTES_MAX),
             "the value is too long",
         )?;
-        let act = match value {
-            Some(_) => Act::Xattr(name),
-            None => Act::RemoveXattr(name),
+        let operation = match value {
+            Some(_) => Operation::Xattr(name),
+            None => Operation::RemoveXattr(name),
         };
-        self.may(at, &inode, act)?;
+        self.may(at, &inode, operation)?;
         if let (Some(kind), Some(value)) = (AclKind::of(name), value) {
             self.mode_follows(&inode, kind, value, at)?;
         }

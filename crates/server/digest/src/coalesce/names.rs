@@ -2,7 +2,7 @@
 //! against the tree as the records before left it, then takes effect on the net.
 
 use super::{At, Coalesced, Entry, Step, bad, need};
-use crate::authority::Act;
+use crate::access_policy::Operation;
 use crate::content::BLOCK;
 use shale_format::dirent::{check_name, kind_of_mode};
 use shale_format::inode::{self, Inode, target_checksum, time};
@@ -87,7 +87,7 @@ impl Coalesced<'_> {
         )?;
         need(self.slot(ino)?.now.is_none(), "the inode number is in use")?;
         need(
-            self.authority.granted_inode(ino),
+            self.policy.granted_inode(ino),
             "the inode number was not granted",
         )?;
         let link = body.mode & S_IFMT == S_IFLNK;
@@ -107,19 +107,19 @@ impl Coalesced<'_> {
                 name.is_empty() && body.mode & S_IFMT == S_IFREG,
                 "only a regular file can begin without a name",
             )?;
-            self.may(at, &inode, Act::Make { parent: None })?;
+            self.may(at, &inode, Operation::Make { parent: None })?;
             return self.make(inode, at.index);
         }
         legal(name)?;
         let parent = self.live_dir(dir)?;
-        let make = Act::Make {
+        let make = Operation::Make {
             parent: Some(&parent),
         };
         self.may(at, &inode, make)?;
         self.may(
             at,
             &parent,
-            Act::AddEntry {
+            Operation::AddEntry {
                 child: &inode,
                 fresh: true,
             },
@@ -188,12 +188,12 @@ impl Coalesced<'_> {
         self.may(
             at,
             &parent,
-            Act::AddEntry {
+            Operation::AddEntry {
                 child: &child,
                 fresh: false,
             },
         )?;
-        self.may(at, &child, Act::Name { moves: false })?;
+        self.may(at, &child, Operation::Name { moves: false })?;
         let key = self.vacant(dir, name, twin)?;
         let (now, marks) = self.now(ino);
         now.nlink += 1;
@@ -224,8 +224,8 @@ impl Coalesced<'_> {
             child.is_dir() == at.has(flag::DIRECTORY) && kind == entry.kind,
             "the type is another one",
         )?;
-        self.may(at, &parent, Act::RemoveEntry { child: &child })?;
-        self.may(at, &child, Act::Name { moves: false })?;
+        self.may(at, &parent, Operation::RemoveEntry { child: &child })?;
+        self.may(at, &child, Operation::Name { moves: false })?;
         self.take(at, dir, key, child.is_dir())?;
         self.lose_name(at, ino)
     }
@@ -242,7 +242,7 @@ impl Coalesced<'_> {
             child.nlink - 1
         };
         let free_now = at.has(flag::FREE_NOW) || mutants::is_on("orphan-freed");
-        if names == 0 && free_now && self.authority.unused_by_others(ino) {
+        if names == 0 && free_now && self.policy.unused_by_others(ino) {
             self.free(ino, at.index);
             return Ok(());
         }
@@ -262,7 +262,7 @@ impl Coalesced<'_> {
     pub(crate) fn release(&mut self, at: &At) -> Step<()> {
         let ino = Ino(at.header.ino);
         let orphan = |i: &Inode| i.flags & inode::flag::ORPHAN != 0;
-        if self.authority.passes_over_stale_free()
+        if self.policy.passes_over_stale_free()
             && ino.is_user()
             && !self.slot(ino)?.now.as_ref().is_some_and(orphan)
         {
@@ -273,8 +273,8 @@ impl Coalesced<'_> {
             inode.nlink == 0 && inode.flags & inode::flag::ORPHAN != 0,
             "the inode still has a name",
         )?;
-        self.may(at, &inode, Act::Free)?;
-        if self.authority.unused_by_others(ino) {
+        self.may(at, &inode, Operation::Free)?;
+        if self.policy.unused_by_others(ino) {
             self.free(ino, at.index);
         }
         Ok(())
@@ -306,17 +306,17 @@ impl Coalesced<'_> {
             child.is_dir() == at.has(flag::DIRECTORY),
             "the type is another one",
         )?;
-        self.may(at, &source, Act::RemoveEntry { child: &child })?;
+        self.may(at, &source, Operation::RemoveEntry { child: &child })?;
         self.may(
             at,
             &target,
-            Act::AddEntry {
+            Operation::AddEntry {
                 child: &child,
                 fresh: false,
             },
         )?;
         let moves = child.is_dir() && from != to;
-        self.may(at, &child, Act::Name { moves })?;
+        self.may(at, &child, Operation::Name { moves })?;
         if moves {
             self.not_below(to, entry.ino)?;
         }
@@ -354,8 +354,8 @@ impl Coalesced<'_> {
                 child.is_dir() == is_dir,
                 "a directory and a file cannot replace one another",
             )?;
-            self.may(at, &parent, Act::RemoveEntry { child: &child })?;
-            self.may(at, &child, Act::Name { moves: false })?;
+            self.may(at, &parent, Operation::RemoveEntry { child: &child })?;
+            self.may(at, &child, Operation::Name { moves: false })?;
             self.take(at, from, key, is_dir)?;
             self.take(at, to, new_key, is_dir)?;
             self.lose_name(at, gone.ino)?;
@@ -378,18 +378,18 @@ impl Coalesced<'_> {
         need(other.ino != entry.ino, "both names stand for one inode")?;
         let (source, target) = (self.inode(from)?, self.inode(to)?);
         let child = self.inode(other.ino)?;
-        self.may(at, &target, Act::RemoveEntry { child: &child })?;
+        self.may(at, &target, Operation::RemoveEntry { child: &child })?;
         self.may(
             at,
             &source,
-            Act::AddEntry {
+            Operation::AddEntry {
                 child: &child,
                 fresh: false,
             },
         )?;
         let dir_kind = kind_of_mode(S_IFDIR);
         let moves = other.kind == dir_kind && from != to;
-        self.may(at, &child, Act::Name { moves })?;
+        self.may(at, &child, Operation::Name { moves })?;
         if moves {
             self.not_below(from, other.ino)?;
         }

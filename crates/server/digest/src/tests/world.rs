@@ -1,8 +1,8 @@
 //! A volume, one client's log in it, and short ways to append, digest and look.
 
 use crate::{
-    Act, Authority, Bounds, Change, ChunkDone, DigestError, Digester, LogSource, Mode, NewRun,
-    Placement, Plan, PlanError, plan, scan,
+    AccessPolicy, Bounds, Change, ChunkDone, DigestError, Digester, LogSource, Mode, NewRun,
+    Operation, Placement, Plan, PlanError, plan, scan,
 };
 use shale_format::acl::Acl;
 use shale_format::inode::Inode;
@@ -68,7 +68,7 @@ impl Rules {
     }
 }
 
-impl Authority for Rules {
+impl AccessPolicy for Rules {
     fn granted_inode(&self, ino: Ino) -> bool {
         self.ungranted != Some(ino)
     }
@@ -94,7 +94,7 @@ impl Authority for Rules {
         if change.inode.ino == 100 {
             self.asked.borrow_mut().push(change.acl.cloned());
         }
-        if let Act::RemoveEntry { child } = change.act
+        if let Operation::RemoveEntry { child } = change.operation
             && self.forbidden == Some(Ino(child.ino))
         {
             return Err("forbidden");

@@ -2,7 +2,7 @@
 //! instead of to NVM and from there down (Strata §3.3).
 //!
 //! NVM is full from the mark on until it is where moving down ends. A digest that gets the lock soon says
-//! so to its authority; else its data goes to NVM like any other, so it never waits long for what moves.
+//! so to its policy; else its data goes to NVM like any other, so it never waits long for what moves.
 //! Small runs go to NVM always: what is written in small pieces is written again, and each chunk with such
 //! runs costs a flush.
 

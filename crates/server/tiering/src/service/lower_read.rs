@@ -15,7 +15,7 @@ const READS_MAX: u32 = 8;
 
 /// Blocks that were read and did not fit the message. They are the same bytes for as long as their zone
 /// is not erased.
-struct Kept {
+struct UnsentRead {
     /// The first block that was not sent.
     next: BlockAddr,
     generation: u32,
@@ -27,7 +27,7 @@ struct Kept {
 /// What one connection asked for and has not been sent yet: a device, a disk most of all, is asked once for what
 /// takes many messages.
 #[derive(Default)]
-pub struct Unsent(Mutex<VecDeque<Kept>>);
+pub struct Unsent(Mutex<VecDeque<UnsentRead>>);
 
 impl Unsent {
     /// As [`Tiering::read_lower`], at most `sent` of the blocks; the others are kept for the next call.
@@ -41,7 +41,7 @@ impl Unsent {
         let now = tiering.volume.view().generation(addr)?;
         let found = {
             let mut all = self.0.lock();
-            let wanted = |k: &Kept| (k.next, k.generation) == (addr, now);
+            let wanted = |k: &UnsentRead| (k.next, k.generation) == (addr, now);
             let at = all.iter().position(wanted);
             at.and_then(|at| all.remove(at))
         };
@@ -49,7 +49,7 @@ impl Unsent {
             Some(kept) => kept,
             None => {
                 let (generation, data) = tiering.read_lower(addr, blocks)?;
-                Kept {
+                UnsentRead {
                     next: addr,
                     generation,
                     data,

@@ -10,7 +10,7 @@ use shale_volume::{Run, WriteStream};
 
 /// What a record is about to do with an inode.
 #[derive(Clone, Copy, Debug)]
-pub enum Act<'a> {
+pub enum Operation<'a> {
     /// Change the content or size of a file.
     Content {
         /// No byte that is there changes.
@@ -53,10 +53,10 @@ pub enum Act<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Change<'a> {
     /// What is done.
-    pub act: Act<'a>,
+    pub operation: Operation<'a>,
     /// The inode that it is done to, as the records before have left it.
     pub inode: &'a Inode,
-    /// Its access control list, if it has one and [`Authority::asks_acl`].
+    /// Its access control list, if it has one and [`AccessPolicy::asks_acl`].
     pub acl: Option<&'a Acl>,
     /// Generation of the lease that the record was made under.
     pub lease: u32,
@@ -90,7 +90,7 @@ pub enum Placement {
 
 /// Rights of the client whose log is digested. Answers must not change during one
 /// call of the digester, or a retry would give something else.
-pub trait Authority {
+pub trait AccessPolicy {
     /// Whether the client may use this inode number for a new inode. That it is free
     /// is checked by digest.
     fn granted_inode(&self, ino: Ino) -> bool;
@@ -123,7 +123,7 @@ pub trait Authority {
     fn unused_by_others(&self, _: Ino) -> bool {
         true
     }
-    /// Where a run of new data goes, asked for each run of a chunk. An authority that names a tier below NVM makes
+    /// Where a run of new data goes, asked for each run of a chunk. A policy that names a tier below NVM makes
     /// sure that nobody else allocates or writes there during the call.
     fn placement(&self, _: &NewRun) -> Placement {
         Placement::Nvm
@@ -153,7 +153,7 @@ impl OwnLog {
     }
 }
 
-impl Authority for OwnLog {
+impl AccessPolicy for OwnLog {
     fn granted_inode(&self, _: Ino) -> bool {
         true
     }
