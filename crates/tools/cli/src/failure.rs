@@ -1,13 +1,15 @@
 //! How a verb fails: what, why, what to do, and the exit code.
 
+use serde::{Deserialize, Serialize};
 use shale_sys::printable;
 use std::fmt;
 
 /// Exit codes; the list is part of `shale --help`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Code {
     /// The operation failed.
+    #[default]
     Failed = 1,
     /// The arguments cannot be used.
     Usage = 2,
@@ -17,16 +19,19 @@ pub enum Code {
     NotMounted = 4,
 }
 
-/// Why a verb ends without having done its work.
-#[derive(Clone, Debug)]
+/// Why a verb ends without having done its work. The processes of a mount send it to each other, without its code: what
+/// failed in one of them is [`Code::Failed`] in another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// Exit code.
+    #[serde(skip)]
     pub code: Code,
     /// What failed and why: "what: why".
     pub text: String,
     /// What to do about it.
     pub advice: Option<String>,
     /// Another process has locked what is needed: it may be free a moment later.
+    #[serde(default)]
     pub busy: bool,
 }
 
@@ -52,6 +57,14 @@ impl Failure {
         }
     }
 
+    /// Damage was found.
+    pub fn damaged(text: impl Into<String>) -> Self {
+        Self {
+            code: Code::Damaged,
+            ..Self::new(text)
+        }
+    }
+
     /// Nothing of Shale is mounted there.
     pub fn not_mounted(text: impl Into<String>) -> Self {
         Self {
@@ -64,6 +77,11 @@ impl Failure {
     pub fn advise(mut self, advice: impl Into<String>) -> Self {
         self.advice = Some(advice.into());
         self
+    }
+
+    /// For `map_err`: the error says what failed, and why.
+    pub fn of<E: fmt::Display>(error: E) -> Self {
+        Self::new(error.to_string())
     }
 
     /// For `map_err`: `what` failed, the error says why.

@@ -1,9 +1,11 @@
 //! What goes to the user: text on standard output, and something that moves while a verb
 //! waits, on a terminal only.
 
-use indicatif::ProgressBar;
+use crate::failure::{Failure, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
 use shale_sys::printable;
-use std::io::{ErrorKind, IsTerminal, Write};
+use std::io::{ErrorKind, Write};
 use std::process::exit;
 use std::time::Duration;
 
@@ -30,6 +32,16 @@ macro_rules! say {
 }
 pub(crate) use say;
 
+/// Prints an answer as JSON, for people and programs.
+///
+/// # Errors
+/// Its type has no JSON.
+pub fn print_json(answer: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(answer).map_err(Failure::because("the answer"))?;
+    say!("{text}");
+    Ok(())
+}
+
 /// A number of things, whose name in the singular it is: "1 file", "2 files".
 pub fn count(number: u64, name: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
@@ -44,33 +56,43 @@ macro_rules! note {
 }
 pub(crate) use note;
 
-/// Shows on standard error that something is being waited for, until it is dropped.
+/// Shows on standard error that something is being waited for, until it is dropped; nothing where that is no terminal.
 #[derive(Debug)]
-pub struct Waiting(Option<ProgressBar>);
+pub struct Waiting(ProgressBar);
 
 impl Waiting {
-    /// Begins to show `what`; nothing where standard error is no terminal.
+    /// Begins to show `what`.
     pub fn start(what: &str) -> Self {
-        Self(std::io::stderr().is_terminal().then(|| {
-            let bar = ProgressBar::new_spinner().with_message(what.to_owned());
+        let bar = ProgressBar::new_spinner().with_message(what.to_owned());
+        if !bar.is_hidden() {
             bar.enable_steady_tick(Duration::from_millis(100));
-            bar
-        }))
+        }
+        Self(bar)
+    }
+
+    /// Begins to show how much is done. `template`: what of it, in the words of [`ProgressStyle`]; a bar and numbers if
+    /// there is none.
+    pub fn for_progress(template: Option<&str>) -> Self {
+        let style = template.and_then(|template| ProgressStyle::with_template(template).ok());
+        let style = style.unwrap_or_else(ProgressStyle::default_bar);
+        Self(ProgressBar::new(0).with_style(style))
     }
 
     /// Shows something else from now on.
     pub fn at(&self, what: &str) {
-        if let Some(bar) = &self.0 {
-            bar.set_message(what.to_owned());
-        }
+        self.0.set_message(what.to_owned());
+    }
+
+    /// Shows that so much is done.
+    pub fn done(&self, done: u64, of: u64) {
+        self.0.set_length(of);
+        self.0.set_position(done);
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        if let Some(bar) = &self.0 {
-            bar.finish_and_clear();
-        }
+        self.0.finish_and_clear();
     }
 }
 

@@ -85,7 +85,7 @@ pub fn run(args: &Args) -> Result<()> {
     drop(inside);
     let report = report.map_err(|error| match error {
         BenchError::Option { .. } => Failure::usage(error.to_string()),
-        error => Failure::new(error.to_string()),
+        error => Failure::of(error),
     })?;
     if micro.json {
         say!("{}", report.to_json());

@@ -7,14 +7,12 @@ use crate::control::orders::{DeviceOrder, Order};
 use crate::failure::{Failure, Result};
 use crate::mounts::state::StateDir;
 use crate::size;
-use crate::terminal::{count, say};
-use indicatif::{ProgressBar, ProgressStyle};
+use crate::terminal::{Waiting, count, print_json, say};
 use shale_daemon::DeviceReport;
 use shale_format::TierId;
 use shale_pool::Divided;
 use shale_pool::VolumeFile;
 use shale_pool::volume_file::{DeviceFile, parse_uuid};
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -83,7 +81,6 @@ enum What {
 #[command(after_help = LIST)]
 struct List {
     /// The mount point
-    #[arg(value_name = "MOUNTPOINT")]
     mountpoint: PathBuf,
     /// As JSON
     #[arg(long)]
@@ -94,7 +91,6 @@ struct List {
 #[command(after_help = ADD)]
 struct Add {
     /// The mount point
-    #[arg(value_name = "MOUNTPOINT")]
     mountpoint: PathBuf,
     /// To the flash tier: a block device or an image file, its size, and the size of its zones if
     /// they are known
@@ -118,7 +114,6 @@ struct Add {
 #[command(after_help = EVACUATE)]
 struct Evacuate {
     /// The mount point
-    #[arg(value_name = "MOUNTPOINT")]
     mountpoint: PathBuf,
     /// The device, or its identity
     #[arg(value_name = "DEVICE")]
@@ -138,7 +133,6 @@ struct Evacuate {
 #[command(after_help = REMOVE)]
 struct Remove {
     /// The mount point
-    #[arg(value_name = "MOUNTPOINT")]
     mountpoint: PathBuf,
     /// The device, or its identity
     #[arg(value_name = "DEVICE")]
@@ -175,21 +169,22 @@ pub fn devices(dir: &StateDir) -> Result<Vec<DeviceReport>> {
     admin::look(dir, &Order::Devices)
 }
 
-fn change(dir: &StateDir, order: DeviceOrder) -> Result<Vec<DeviceReport>> {
-    admin::order(dir, &Order::Device(order))
+/// Those of them that are `missing`, say; none if the daemon does not answer.
+pub fn in_state(dir: &StateDir, state: &str) -> Vec<DeviceReport> {
+    let mut all = devices(dir).unwrap_or_default();
+    all.retain(|d| d.state == state);
+    all
 }
 
-fn json<T: serde::Serialize>(value: &T) -> Result<()> {
-    let text = serde_json::to_string_pretty(value);
-    say!("{}", text.map_err(Failure::because("the answer"))?);
-    Ok(())
+fn change(dir: &StateDir, order: DeviceOrder) -> Result<Vec<DeviceReport>> {
+    admin::order(dir, &Order::Device(order))
 }
 
 fn list(args: &List) -> Result<()> {
     let dir = ask::mount_at(&args.mountpoint)?;
     let all = devices(&dir)?;
     if args.json {
-        return json(&all);
+        return print_json(&all);
     }
     if all.is_empty() {
         say!("no devices: the volume has NVM alone");
@@ -251,7 +246,7 @@ fn add(args: &Add) -> Result<()> {
     let all = change(&dir, DeviceOrder::Add { tier, file, force })?;
     let added = all.last_of(&path);
     if args.json {
-        return json(&added);
+        return print_json(&added);
     }
     if let Some(d) = added {
         say!(
@@ -323,20 +318,14 @@ fn evacuate(args: &Evacuate) -> Result<()> {
     let Some(first) = begun.filter(|_| !args.background) else {
         return report(args, &all.last_of(&device), "is being emptied");
     };
-    let bar = std::io::stderr().is_terminal().then(|| {
-        let style =
-            ProgressStyle::with_template("{wide_bar} {binary_bytes} of {binary_total_bytes} {eta}");
-        let bar = ProgressBar::new(first.live_bytes);
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        bar
-    });
+    let template = "{wide_bar} {binary_bytes} of {binary_total_bytes} {eta}";
+    let bar = Waiting::for_progress(Some(template));
     let (mut last, mut looks) = (u64::MAX, 0);
     let end = loop {
         let now = devices(&dir)?.last_of(&device);
         let Some(now) = now else { break None };
-        if let Some(bar) = &bar {
-            bar.set_position(first.live_bytes.saturating_sub(now.live_bytes));
-        }
+        let moved = first.live_bytes.saturating_sub(now.live_bytes);
+        bar.done(moved, first.live_bytes);
         looks = if now.live_bytes < last { 0 } else { looks + 1 };
         last = now.live_bytes;
         if now.live_bytes == 0 || (now.trouble.is_some() && looks > PATIENCE) {
@@ -344,9 +333,7 @@ fn evacuate(args: &Evacuate) -> Result<()> {
         }
         thread::sleep(LOOK);
     };
-    if let Some(bar) = &bar {
-        bar.finish_and_clear();
-    }
+    drop(bar);
     match end {
         Some(d) if d.live_bytes > 0 => {
             let why = d.trouble.clone().unwrap_or_default();
@@ -362,7 +349,7 @@ fn evacuate(args: &Evacuate) -> Result<()> {
 
 fn report(args: &Evacuate, device: &Option<DeviceReport>, what: &str) -> Result<()> {
     match args.json {
-        true => json(device),
+        true => print_json(device),
         false => {
             say!("{}: {what}", args.device.display());
             Ok(())
@@ -394,7 +381,7 @@ fn remove(args: &Remove) -> Result<()> {
     }
     let devices = change(&dir, DeviceOrder::Remove(removed.clone()))?;
     if args.json {
-        return json(&Removed { removed, devices });
+        return print_json(&Removed { removed, devices });
     }
     say!("{}: removed", args.device.display());
     Ok(())

@@ -2,7 +2,7 @@
 
 use crate::control::admin;
 use crate::control::ask;
-use crate::control::fields::{number, word};
+use crate::control::fields::{bytes, list, number, word};
 use crate::control::orders::Order;
 use crate::control::staging;
 use crate::failure::Result;
@@ -32,7 +32,6 @@ Examples:
 #[command(after_help = NOTES)]
 pub struct Args {
     /// The mount point
-    #[arg(value_name = "MOUNTPOINT")]
     mountpoint: PathBuf,
     /// Count the files with blocks on each device: looks through all files
     #[arg(long)]
@@ -70,7 +69,7 @@ pub fn holding(held: &Value) -> String {
     format!(
         "device {}: {} of {}",
         number(held, "device"),
-        size::show(number(held, "bytes")),
+        bytes(held, "bytes"),
         count(number(held, "files"), "file"),
     )
 }
@@ -99,7 +98,7 @@ fn rows(status: &Value, held: Option<&Value>) -> Vec<Value> {
             "dirty_bytes": staged["unhardened_bytes"],
         }));
     }
-    for tier in status["tiers"].as_array().into_iter().flatten() {
+    for tier in list(status, "tiers") {
         let (live, dead) = (number(tier, "live_bytes"), number(tier, "dead_bytes"));
         rows.push(json!({
             "tier": tier["tier"],
@@ -110,7 +109,7 @@ fn rows(status: &Value, held: Option<&Value>) -> Vec<Value> {
             "kept_bytes": tier["reserved_bytes"],
             "free_bytes": tier["writable_bytes"],
         }));
-        let devices = tier["devices"].as_array().into_iter().flatten();
+        let devices = list(tier, "devices");
         rows.extend(devices.enumerate().map(|(n, device)| {
             let live = number(device, "live_bytes");
             json!({

@@ -21,7 +21,6 @@ digested; this is for looking at its effect and its speed.";
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// The mount point
-    #[arg(value_name = "MOUNTPOINT")]
     mountpoint: PathBuf,
     /// Print the counts as JSON
     #[arg(long)]

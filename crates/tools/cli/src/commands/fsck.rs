@@ -3,15 +3,15 @@
 
 use crate::failure::{Code, Failure, Result};
 use crate::mounts::state::StateDir;
-use crate::terminal::{count, note, say};
-use indicatif::ProgressBar;
+use crate::terminal::{Waiting, count, note, print_json, say};
+use serde::Serialize;
 use shale_check::{
-    CheckOptions, Progress, Report, check_copy, check_volume_dir, repair_copy, repair_volume_dir,
+    CheckOptions, Progress, check_copy, check_volume_dir, repair_copy, repair_volume_dir,
 };
 use shale_persist::staged::PersistError;
 use shale_pool::staged::{Found, StagedCopy, examine};
 use shale_pool::{PoolError, VolumeFile};
-use std::io::IsTerminal;
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -60,7 +60,7 @@ pub struct Args {
 /// Checks.
 pub fn run(args: &Args) -> Result<()> {
     let shown = args.volume.display();
-    let file = VolumeFile::load(&args.volume).map_err(|e| Failure::new(e.to_string()))?;
+    let file = VolumeFile::load(&args.volume).map_err(Failure::of)?;
     let mut options = CheckOptions {
         findings_max: args.limit,
         restored: args.restored,
@@ -71,18 +71,16 @@ pub fn run(args: &Args) -> Result<()> {
     }
     wait_for_end(&file)?;
     let copy = copy_of(&file)?;
-    let bar = std::io::stderr().is_terminal().then(|| ProgressBar::new(0));
     if args.repair {
-        return repair(args, (&file, copy.as_ref()), &options, bar.as_ref());
+        return repair(args, (&file, copy.as_ref()), &options);
     }
-    let progress = &mut |p| show(bar.as_ref(), p);
+    let bar = Waiting::for_progress(None);
+    let progress = &mut |p| show(&bar, p);
     let report = match &copy {
         Some(copy) => Ok(check_copy(copy, &options, progress)),
         None => check_volume_dir(file.nvm_dir(), &options, progress),
     };
-    if let Some(bar) = bar {
-        bar.finish_and_clear();
-    }
+    drop(bar);
     let report = report.map_err(|error| refused(&file, &error))?;
     print(args, &report)?;
     match &report.uuid {
@@ -92,14 +90,11 @@ pub fn run(args: &Args) -> Result<()> {
         ))
         .advise("correct nvm.dir, or staged, in the volume file")),
         _ if report.clean() => Ok(()),
-        _ => Err(Failure {
-            code: Code::Damaged,
-            ..Failure::new(format!(
-                "{shown}: {}, {}",
-                count(report.errors, "error"),
-                count(report.warnings, "warning")
-            ))
-        }),
+        _ => Err(Failure::damaged(format!(
+            "{shown}: {}, {}",
+            count(report.errors, "error"),
+            count(report.warnings, "warning")
+        ))),
     }
 }
 
@@ -119,50 +114,35 @@ fn repair(
     args: &Args,
     (file, copy): (&VolumeFile, Option<&StagedCopy>),
     options: &CheckOptions,
-    bar: Option<&ProgressBar>,
 ) -> Result<()> {
-    let progress = &mut |p| show(bar, p);
+    let bar = Waiting::for_progress(None);
+    let progress = &mut |p| show(&bar, p);
     let report = match copy {
         Some(copy) => repair_copy(copy, file, options, progress),
         None => repair_volume_dir(file.nvm_dir(), &file.uuid, options, progress),
     };
-    if let Some(bar) = bar {
-        bar.finish_and_clear();
-    }
+    drop(bar);
     let report = report.map_err(|error| refused(file, &error))?;
-    if args.json {
-        let text = serde_json::to_string_pretty(&report);
-        say!("{}", text.map_err(Failure::because("the report"))?);
-    } else {
-        say!("{report}");
-    }
+    print(args, &report)?;
     match report.clean() {
         true => Ok(()),
-        false => Err(Failure {
-            code: Code::Damaged,
-            ..Failure::new(format!(
-                "{}: not everything could be repaired",
-                args.volume.display()
-            ))
-        }),
+        false => Err(Failure::damaged(format!(
+            "{}: not everything could be repaired",
+            args.volume.display()
+        ))),
     }
 }
 
-fn show(bar: Option<&ProgressBar>, progress: Progress) {
-    if let Some(bar) = bar {
-        bar.set_message(progress.stage.to_string());
-        bar.set_length(progress.of);
-        bar.set_position(progress.done);
-    }
+fn show(bar: &Waiting, progress: Progress) {
+    bar.at(&progress.stage.to_string());
+    bar.done(progress.done, progress.of);
 }
 
-fn print(args: &Args, report: &Report) -> Result<()> {
+fn print(args: &Args, report: &(impl Serialize + Display)) -> Result<()> {
     if args.json {
-        let text = serde_json::to_string_pretty(report);
-        say!("{}", text.map_err(Failure::because("the report"))?);
-    } else {
-        say!("{report}");
+        return print_json(report);
     }
+    say!("{report}");
     Ok(())
 }
 
@@ -177,7 +157,7 @@ fn wait_for_end(file: &VolumeFile) -> Result<()> {
         let (place, pid) = (state.mountpoint.display(), state.supervisor.pid);
         note!("{place}: unmounted; waiting until process {pid} has finished");
         let deadline = Instant::now() + END_WAIT;
-        for process in [Some(state.supervisor), state.daemon].into_iter().flatten() {
+        for process in state.processes() {
             // One that does not end is named as what uses the volume.
             process.wait(Some(deadline.saturating_duration_since(Instant::now())))?;
         }
@@ -186,7 +166,7 @@ fn wait_for_end(file: &VolumeFile) -> Result<()> {
 }
 
 fn refused(file: &VolumeFile, error: &PoolError) -> Failure {
-    let failure = Failure::new(error.to_string());
+    let failure = Failure::of(error);
     let mounts = StateDir::all();
     let mounted = mounts
         .iter()

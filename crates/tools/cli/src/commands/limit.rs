@@ -5,7 +5,7 @@
 
 use crate::control::admin;
 use crate::control::ask;
-use crate::control::fields::{number, word};
+use crate::control::fields::{list, number, word};
 use crate::control::orders::Order;
 use crate::failure::{Failure, Result};
 use crate::process;
@@ -33,7 +33,6 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// The mount point
-    #[arg(value_name = "MOUNTPOINT")]
     mountpoint: PathBuf,
     /// Bytes a second, at least 64K; 0: no limit
     #[arg(long, value_name = "SIZE", value_parser = rate)]
@@ -114,7 +113,7 @@ fn lines(status: &Value) -> Vec<String> {
             shown(rate.as_u64().unwrap_or(0))
         ));
     }
-    for client in status["clients"].as_array().into_iter().flatten() {
+    for client in list(status, "clients") {
         let rate = number(client, "limit_bytes_per_s");
         if rate > 0 {
             lines.push(format!(

@@ -57,8 +57,7 @@ struct Show {
 /// Shows logs.
 pub fn run(args: &Args) -> Result<()> {
     let Verb::Show(show) = &args.verb;
-    let failed = |e: shale_pool::PoolError| Failure::new(e.to_string());
-    let file = VolumeFile::load(&show.volume).map_err(failed)?;
+    let file = VolumeFile::load(&show.volume).map_err(Failure::of)?;
     let slots = log_table(&file)?;
     let mut shown = 0;
     for (number, slot) in slots {
@@ -125,12 +124,12 @@ fn log_table(file: &VolumeFile) -> Result<Vec<(u32, LogSlot)>> {
             return Err(Failure::new(text).advise(format!("is {key} of the volume file right?")));
         }
     }
-    let map = Map::open_files(&paths, Access::ReadOnly).map_err(|e| Failure::new(e.to_string()))?;
+    let map = Map::open_files(&paths, Access::ReadOnly).map_err(Failure::of)?;
     let map = Arc::new(map);
     let (view, _) =
         shale_volume::View::open(map.clone()).map_err(Failure::because(dir.display()))?;
     file.check_superblock(view.superblock())
-        .map_err(|e| Failure::new(e.to_string()))?;
+        .map_err(Failure::of)?;
     let mut slots = Vec::new();
     for number in 0..LOG_SLOTS {
         let at = LOG_TABLE_BLOCK as usize * BLOCK_BYTES + number as usize * LogSlot::BYTES;
@@ -159,7 +158,7 @@ fn open(file: &VolumeFile, number: u32, slot: &LogSlot) -> Result<Shown> {
     let map = MapOptions::new()
         .path(CountPath::Log)
         .open_files(&[&path], Access::ReadOnly)
-        .map_err(|e| Failure::new(e.to_string()))?;
+        .map_err(Failure::of)?;
     let expected = RING_AT as u64 + slot.ring_bytes;
     if (map.bytes() as u64) < expected {
         let text = format!(
@@ -263,16 +262,8 @@ fn what(record: &Record) -> String {
         Err(error) => return format!("damaged: {error}"),
     };
     let ino = op.ino().0;
-    on_names(&op, ino).unwrap_or_else(|| on_one_inode(&op, ino))
-}
-
-fn text(bytes: &[u8]) -> String {
-    format!("{:?}", String::from_utf8_lossy(bytes))
-}
-
-/// Operations on names; `None` for others.
-fn on_names(op: &Op, ino: u64) -> Option<String> {
-    Some(match op {
+    let text = |bytes: &[u8]| format!("{:?}", String::from_utf8_lossy(bytes));
+    match &op {
         Op::Create {
             dir, body, name, ..
         } => {
@@ -291,12 +282,6 @@ fn on_names(op: &Op, ino: u64) -> Option<String> {
             let (old, new, to) = (text(old), text(new), body.new_parent);
             format!("rename {old} in {} to {new} in {to}: inode {ino}", dir.0)
         }
-        _ => return None,
-    })
-}
-
-fn on_one_inode(op: &Op, ino: u64) -> String {
-    match op {
         Op::Write { offset, len, .. } => format!("write inode {ino}: {len} bytes at {offset}"),
         Op::Steal { offset, blocks, .. } => {
             format!(
@@ -318,8 +303,5 @@ fn on_one_inode(op: &Op, ino: u64) -> String {
             ..
         } => format!("fallocate inode {ino}: {bytes} bytes at {offset}, mode {mode}"),
         Op::Free { .. } => format!("free inode {ino}"),
-        Op::Create { .. } | Op::Link { .. } | Op::Unlink { .. } | Op::Rename { .. } => {
-            format!("inode {ino}")
-        }
     }
 }

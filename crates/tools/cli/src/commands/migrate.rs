@@ -1,15 +1,13 @@
 //! `shale migrate`: moves cold data to slower tiers now, or says how fast that may go.
 
+use crate::commands::device::in_state;
 use crate::control::admin;
 use crate::control::ask;
 use crate::control::orders::Order;
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 use crate::mounts::state::StateDir;
 use crate::size;
-use crate::terminal::{note, say};
-use indicatif::{ProgressBar, ProgressStyle};
-use shale_daemon::DeviceReport;
-use std::io::IsTerminal;
+use crate::terminal::{Waiting, note, say};
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
@@ -28,7 +26,6 @@ command move what it is asked to. Pause and limit hold until the volume is unmou
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// The mount point
-    #[arg(value_name = "MOUNTPOINT")]
     mountpoint: PathBuf,
     /// Move only so much
     #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with_all = ["pause", "resume", "limit"])]
@@ -59,20 +56,11 @@ pub fn run(args: &Args) -> Result<()> {
         }
         return Ok(());
     }
-    let bar = std::io::stderr().is_terminal().then(|| ProgressBar::new(0));
-    if let Some(bar) = &bar {
-        let style = ProgressStyle::with_template("{wide_bar} {bytes} of {total_bytes}");
-        bar.set_style(style.map_err(Failure::because("the progress bar"))?);
-    }
+    let bar = Waiting::for_progress(Some("{wide_bar} {bytes} of {total_bytes}"));
     let moved = admin::migrate(&dir, args.bytes, &mut |progress| {
-        if let Some(bar) = &bar {
-            bar.set_length(progress.of);
-            bar.set_position(progress.done);
-        }
+        bar.done(progress.done, progress.of);
     });
-    if let Some(bar) = &bar {
-        bar.finish_and_clear();
-    }
+    drop(bar);
     let moved = moved?;
     match args.json {
         true => say!("{}", serde_json::json!({ "moved_bytes": moved })),
@@ -86,11 +74,11 @@ pub fn run(args: &Args) -> Result<()> {
 
 /// Devices that get nothing new, with the reason: why less moved than was asked for.
 fn failing_devices(dir: &StateDir) -> Vec<String> {
-    let all = admin::look::<Vec<DeviceReport>>(dir, &Order::Devices).ok();
-    let all = all.into_iter().flatten().filter(|d| d.state == "failing");
-    all.map(|d| {
-        let why = d.trouble.unwrap_or_default();
-        format!("{}: nothing is moved to it: {why}", d.path)
-    })
-    .collect()
+    in_state(dir, "failing")
+        .into_iter()
+        .map(|d| {
+            let why = d.trouble.unwrap_or_default();
+            format!("{}: nothing is moved to it: {why}", d.path)
+        })
+        .collect()
 }

@@ -190,8 +190,7 @@ pub fn run(args: &Args) -> Result<()> {
         trusted_uids: args.trust.clone(),
         force: args.force,
     };
-    let made =
-        make_volume(&options, &SystemClock::new()).map_err(|e| Failure::new(e.to_string()))?;
+    let made = make_volume(&options, &SystemClock::new()).map_err(Failure::of)?;
     if args.json {
         say!("{}", json(args, &made));
     } else {

@@ -7,9 +7,9 @@
 //!
 //! Everything that can be found wrong is said here, to the user who waits for the prompt.
 
-use crate::control::admin;
+use crate::commands::device::in_state;
 use crate::control::ask;
-use crate::control::orders::Order;
+use crate::control::fields::list;
 use crate::control::packet::{self, Report};
 use crate::failure::{Failure, Result};
 use crate::metrics;
@@ -18,8 +18,7 @@ use crate::mounts::mount_table;
 use crate::mounts::state::StateDir;
 use crate::service::supervise::{self, Front, Wanted};
 use crate::size;
-use crate::terminal::{note, say};
-use shale_daemon::DeviceReport;
+use crate::terminal::{note, print_json, say};
 use shale_fuse::MountOptions;
 use shale_pool::VolumeFile;
 use std::os::fd::OwnedFd;
@@ -50,7 +49,6 @@ pub struct Args {
     #[arg(value_name = "VOLUME.toml")]
     volume: PathBuf,
     /// A directory; what is in it is hidden meanwhile
-    #[arg(value_name = "MOUNTPOINT")]
     mountpoint: Option<PathBuf>,
     /// Options, separated by commas: ro, noatime, nosuid, nodev, noexec and their opposites; with remount
     /// they change a mount that is there, which is then the only argument
@@ -122,9 +120,7 @@ pub fn run(args: &Args) -> Result<()> {
         missing_devices: missing_devices(&wanted.mountpoint),
     };
     if args.json {
-        let text = serde_json::to_string_pretty(&mounted);
-        say!("{}", text.map_err(Failure::because("the answer"))?);
-        return Ok(());
+        return print_json(&mounted);
     }
     say!("{place}: {} mounted", wanted.volume.display());
     for problem in mounted.recovery_problems {
@@ -139,8 +135,7 @@ pub fn run(args: &Args) -> Result<()> {
 /// What of the logs that were left could not be recovered: the mount is there all the
 /// same, and the process that made it is notified.
 fn recovery_problems(status: Option<&serde_json::Value>) -> Vec<String> {
-    let problems = status.map(|status| status["recovery"]["problems"].clone());
-    let problems = problems.as_ref().and_then(|p| p.as_array());
+    let problems = status.map(|status| list(&status["recovery"], "problems"));
     let text = |p: &serde_json::Value| p.as_str().map(str::to_owned);
     problems.into_iter().flatten().filter_map(text).collect()
 }
@@ -148,13 +143,14 @@ fn recovery_problems(status: Option<&serde_json::Value>) -> Vec<String> {
 /// Devices that are not there, with the reason.
 fn missing_devices(mountpoint: &Path) -> Vec<String> {
     let dir = StateDir::find(mountpoint);
-    let all = dir.and_then(|dir| admin::look::<Vec<DeviceReport>>(&dir, &Order::Devices).ok());
-    let all = all.into_iter().flatten().filter(|d| d.state == "missing");
-    all.map(|d| {
-        let (why, live) = (d.trouble.unwrap_or_default(), size::show(d.live_bytes));
-        format!("{}: {why}; {live} cannot be read", d.path)
-    })
-    .collect()
+    let missing = dir.map(|dir| in_state(&dir, "missing"));
+    let missing = missing.into_iter().flatten();
+    missing
+        .map(|d| {
+            let (why, live) = (d.trouble.unwrap_or_default(), size::show(d.live_bytes));
+            format!("{}: {why}; {live} cannot be read", d.path)
+        })
+        .collect()
 }
 
 /// The mount point, if a mount is to be changed.
@@ -175,7 +171,7 @@ fn check(args: &Args) -> Result<Wanted> {
     let volume =
         std::path::absolute(&args.volume).map_err(Failure::because(args.volume.display()))?;
     let file = VolumeFile::load(&volume).map_err(|e| {
-        let failure = Failure::new(e.to_string());
+        let failure = Failure::of(e);
         match volume.exists() {
             true => failure,
             false => failure.advise("shale mkfs makes a volume"),
@@ -212,7 +208,7 @@ fn check_mountpoint(path: &Path) -> Result<PathBuf> {
             return Err(Failure::new(failure.text).advise(format!("mkdir {shown}")));
         }
     };
-    if let Some(mount) = mount_table::at(&place)?.filter(mount_table::Mount::is_shale) {
+    if let Some(mount) = mount_table::shale_at(&place)? {
         let state = StateDir::find(&place).map(|dir| dir.state);
         let text = match state {
             Some(state) if !state.is_stale() => {
@@ -258,13 +254,7 @@ fn wait_for(supervisor: &OwnedFd, expected: &Report) -> Result<()> {
             note!("{what}");
             wait_for(supervisor, expected)
         }
-        Some((Report::Failed { text, advice }, _)) => {
-            let failure = Failure::new(text);
-            Err(match advice {
-                Some(advice) => failure.advise(advice),
-                None => failure,
-            })
-        }
+        Some((Report::Failed(failure), _)) => Err(failure),
         Some((report, _)) => Err(Failure::new(format!("the supervisor said {report:?}"))),
         None => Err(Failure::new(
             "the supervisor ended without a word: was it killed?",

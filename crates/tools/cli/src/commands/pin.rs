@@ -7,8 +7,7 @@ use crate::control::orders::Order;
 use crate::failure::{Failure, Result};
 use crate::mounts::state::StateDir;
 use crate::size;
-use crate::terminal::{Waiting, count, say};
-use clap::ValueEnum;
+use crate::terminal::{Waiting, count, print_json, say};
 use shale_daemon::PinReport;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -26,13 +25,8 @@ hdd goes there when NVM needs space. If the tier has not enough space, nothing i
 /// Inodes of one order.
 const AT_ONCE: usize = 1000;
 
-/// A tier, as people write it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Tier {
-    Nvm,
-    Ssd,
-    Hdd,
-}
+/// Tiers as people write them, by number.
+const TIERS: [&str; 3] = ["nvm", "ssd", "hdd"];
 
 /// Arguments of `pin`.
 #[derive(Debug, clap::Args)]
@@ -42,8 +36,8 @@ pub struct Args {
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
     /// Where they are to be
-    #[arg(long, value_enum, default_value = "nvm")]
-    tier: Tier,
+    #[arg(long, value_parser = TIERS, default_value = "nvm")]
+    tier: String,
     /// Let them move again
     #[arg(long, conflicts_with = "tier")]
     unpin: bool,
@@ -77,14 +71,15 @@ pub fn run(args: &Args) -> Result<()> {
     inos.dedup();
     let waiting = Waiting::start("pinning");
     admin::digest(&dir)?;
-    let tier = (!args.unpin).then_some(args.tier as u8);
+    let tier = TIERS.iter().position(|name| *name == args.tier);
+    let tier = tier.filter(|_| !args.unpin).map(|number| number as u8);
     let all = order(&dir, &inos, tier, true)?;
     if all.elsewhere_bytes > all.available_bytes {
         return Err(Failure::new(format!(
             "{}: {} would have to come to {}, and there is space for {}: {} are missing; nothing is pinned",
             args.paths[0].display(),
             size::show(all.elsewhere_bytes),
-            name(args.tier),
+            args.tier,
             size::show(all.available_bytes),
             size::show(all.elsewhere_bytes - all.available_bytes)
         )));
@@ -92,28 +87,18 @@ pub fn run(args: &Args) -> Result<()> {
     let done = order(&dir, &inos, tier, false)?;
     drop(waiting);
     if args.json {
-        let text = serde_json::to_string_pretty(&done);
-        say!("{}", text.map_err(Failure::because("the answer"))?);
-        return Ok(());
+        return print_json(&done);
     }
     match args.unpin {
         true => say!("{} may move again", count(done.inodes, "inode")),
         false => say!(
             "{} pinned to {}, {} moved there",
             count(done.inodes, "inode"),
-            name(args.tier),
+            args.tier,
             size::show(done.moved_bytes)
         ),
     }
     Ok(())
-}
-
-fn name(tier: Tier) -> &'static str {
-    match tier {
-        Tier::Nvm => "nvm",
-        Tier::Ssd => "ssd",
-        Tier::Hdd => "hdd",
-    }
 }
 
 fn order(dir: &StateDir, inos: &[u64], tier: Option<u8>, look: bool) -> Result<PinReport> {

@@ -4,11 +4,11 @@ use crate::commands::device::{Named, devices, named};
 use crate::control::admin;
 use crate::control::ask;
 use crate::control::orders::Order;
-use crate::failure::{Code, Failure, Result};
+use crate::failure::{Failure, Result};
 use crate::mounts::mount_table;
 use crate::mounts::state::StateDir;
 use crate::size;
-use crate::terminal::say;
+use crate::terminal::{print_json, say};
 use serde::Serialize;
 use shale_daemon::{PARTS_MAX, PlacementPart};
 use shale_sys::printable;
@@ -50,7 +50,7 @@ pub struct Args {
 /// No shale volume is mounted there.
 pub fn mount_of(place: &Path) -> Result<PathBuf> {
     let mut at = place;
-    while !mount_table::at(at)?.is_some_and(|m| m.is_shale()) {
+    while mount_table::shale_at(at)?.is_none() {
         at = at.parent().ok_or_else(|| {
             Failure::not_mounted(format!("{}: on no shale volume", place.display()))
         })?;
@@ -123,7 +123,7 @@ fn show_device(
     }
     there.sort_by(|a, b| a.path.cmp(&b.path));
     match args.json {
-        true => json(&there)?,
+        true => print_json(&there)?,
         false => {
             for file in &there {
                 let path = file.path.to_string_lossy();
@@ -133,10 +133,10 @@ fn show_device(
     }
     match unread.as_slice() {
         [] => Ok(()),
-        all => Err(Failure {
-            code: Code::Damaged,
-            ..Failure::new(format!("not all could be looked at: {}", all.join("; ")))
-        }),
+        all => Err(Failure::damaged(format!(
+            "not all could be looked at: {}",
+            all.join("; ")
+        ))),
     }
 }
 
@@ -198,20 +198,11 @@ fn sums(dir: &StateDir, place: &Path, device: u64) -> Result<BTreeMap<String, Su
     Ok(sums)
 }
 
-fn json(what: &impl Serialize) -> Result<()> {
-    let text = serde_json::to_string_pretty(what);
-    say!("{}", text.map_err(Failure::because("the answer"))?);
-    Ok(())
-}
-
 /// Shows.
 pub fn run(args: &Args) -> Result<()> {
     let shown = args.file.display();
-    let meta = std::fs::metadata(&args.file).map_err(Failure::because(shown))?;
-    let place = args
-        .file
-        .canonicalize()
-        .map_err(Failure::because(args.file.display()))?;
+    let meta = std::fs::metadata(&args.file).map_err(Failure::because(&shown))?;
+    let place = args.file.canonicalize().map_err(Failure::because(&shown))?;
     let dir = ask::mount_at(&mount_of(&place)?)?;
     admin::digest(&dir)?;
     if let Some(device) = &args.device {
@@ -219,7 +210,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if meta.is_dir() {
         if args.offset.is_some() {
-            let why = format!("{}: a directory has no offsets", args.file.display());
+            let why = format!("{shown}: a directory has no offsets");
             return Err(Failure::usage(why).advise("name a file in it"));
         }
         return show_tree(&sums(&dir, &place, meta.dev())?, args.json);
@@ -227,7 +218,7 @@ pub fn run(args: &Args) -> Result<()> {
     let most = if args.offset.is_some() { 1 } else { usize::MAX };
     let parts = parts_of(&dir, meta.ino(), args.offset.unwrap_or(0), most)?;
     if args.json {
-        return json(&parts);
+        return print_json(&parts);
     }
     for part in &parts {
         show(part);
@@ -237,7 +228,7 @@ pub fn run(args: &Args) -> Result<()> {
 
 fn show_tree(sums: &BTreeMap<String, Sum>, as_json: bool) -> Result<()> {
     if as_json {
-        return json(sums);
+        return print_json(sums);
     }
     for (tier, sum) in sums {
         let hot = size::show(sum.hot_bytes);

@@ -3,12 +3,10 @@
 use crate::control::admin;
 use crate::control::ask;
 use crate::control::orders::Scrubbing;
-use crate::failure::{Code, Failure, Result};
-use crate::terminal::{count, say};
-use indicatif::ProgressBar;
+use crate::failure::{Failure, Result};
+use crate::terminal::{Waiting, count, print_json, say};
 use shale_daemon::ScrubReport;
 use shale_sys::printable;
-use std::io::IsTerminal;
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
@@ -26,7 +24,6 @@ again when it is rewritten, and what cannot be read of it is gone.";
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// The mount point
-    #[arg(value_name = "MOUNTPOINT")]
     mountpoint: PathBuf,
     /// The whole report as JSON
     #[arg(long)]
@@ -37,21 +34,14 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     let dir = ask::mount_at(&args.mountpoint)?;
     let shown = dir.state.mountpoint.display().to_string();
-    let bar = std::io::stderr().is_terminal().then(|| ProgressBar::new(0));
+    let bar = Waiting::for_progress(None);
     let mut damage = Vec::new();
     let done = admin::scrub(&dir, &mut |word| match word {
-        Scrubbing::Progress(progress) => {
-            if let Some(bar) = &bar {
-                bar.set_length(progress.of);
-                bar.set_position(progress.done);
-            }
-        }
+        Scrubbing::Progress(progress) => bar.done(progress.done, progress.of),
         Scrubbing::Found(one) => damage.push(one),
         Scrubbing::Done(_) => {}
     });
-    if let Some(bar) = &bar {
-        bar.finish_and_clear();
-    }
+    drop(bar);
     let report = ScrubReport { damage, ..done? };
     print(args, &report)?;
     match (report.errors, report.complete) {
@@ -59,10 +49,10 @@ pub fn run(args: &Args) -> Result<()> {
         (0, false) => Err(Failure::new(format!(
             "{shown}: the scrub was ended before its end"
         ))),
-        (errors, _) => Err(Failure {
-            code: Code::Damaged,
-            ..Failure::new(format!("{shown}: {} in what was read", count(errors, "error")))
-        }
+        (errors, _) => Err(Failure::damaged(format!(
+            "{shown}: {} in what was read",
+            count(errors, "error")
+        ))
         .advise(
             "structure: unmount it, then shale fsck VOLUME.toml --repair; data below NVM: write those blocks again, \
              or remove their files",
@@ -72,9 +62,7 @@ pub fn run(args: &Args) -> Result<()> {
 
 fn print(args: &Args, report: &ScrubReport) -> Result<()> {
     if args.json {
-        let text = serde_json::to_string_pretty(report);
-        say!("{}", text.map_err(Failure::because("the report"))?);
-        return Ok(());
+        return print_json(report);
     }
     for one in &report.damage {
         let object = printable::name(&one.object);

@@ -4,7 +4,7 @@ use crate::commands::df;
 use crate::commands::limit;
 use crate::commands::mkfs::explain;
 use crate::control::ask;
-use crate::control::fields::{number, word};
+use crate::control::fields::{bytes, list, number, word};
 use crate::control::staging;
 use crate::failure::Result;
 use crate::metrics;
@@ -24,7 +24,6 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// The mount point
-    #[arg(value_name = "MOUNTPOINT")]
     mountpoint: PathBuf,
     /// Everything that is known, as JSON
     #[arg(long)]
@@ -83,23 +82,23 @@ fn table(status: &Value) -> String {
         staging::first_tier(status),
         format!(
             "{} used of {}, {} available, {} logged and not digested; {}",
-            size::show(number(space, "used_bytes")),
-            size::show(number(space, "total_bytes")),
-            size::show(number(space, "available_bytes")),
-            size::show(number(space, "dirty_bytes")),
+            bytes(space, "used_bytes"),
+            bytes(space, "total_bytes"),
+            bytes(space, "available_bytes"),
+            bytes(space, "dirty_bytes"),
             word(status, "nvm_dir"),
         ),
     );
-    for tier in status["tiers"].as_array().into_iter().flatten() {
+    for tier in list(status, "tiers") {
         line(word(tier, "tier"), self::tier(tier));
     }
     if status["migration"].is_object() {
         line("migration", migration(&status["migration"]));
     }
-    for held in status["holdings"].as_array().into_iter().flatten() {
+    for held in list(status, "holdings") {
         line(word(held, "tier"), df::holding(held));
     }
-    for bad in status["bad_blocks"].as_array().into_iter().flatten() {
+    for bad in list(status, "bad_blocks") {
         line("bad block", word(bad, "why").to_owned());
     }
     let all = number(status, "bad_block_count");
@@ -136,14 +135,13 @@ fn table(status: &Value) -> String {
     if let Some(error) = status["digest"]["last_error"].as_str() {
         line("error", error.to_owned());
     }
-    let problems = status["recovery"]["problems"].as_array();
-    for problem in problems.into_iter().flatten() {
+    for problem in list(&status["recovery"], "problems") {
         line("recovery", problem.as_str().unwrap_or("?").to_owned());
     }
-    for client in status["clients"].as_array().into_iter().flatten() {
+    for client in list(status, "clients") {
         line("client", self::client(client, staging::first_tier(status)));
     }
-    for gone in status["detached_clients"].as_array().into_iter().flatten() {
+    for gone in list(status, "detached_clients") {
         line(
             "cut off",
             format!("process {}: {}", number(gone, "pid"), word(gone, "why")),
@@ -172,18 +170,18 @@ fn requests(counts: &Value) -> String {
 }
 
 fn tier(tier: &Value) -> String {
-    let devices = tier["devices"].as_array().into_iter().flatten();
+    let devices = list(tier, "devices");
     let paths: Vec<String> = devices
         .map(|d| match d["failing"].as_str() {
             Some(why) => format!("FAILING, gets nothing new: {why}"),
             None => {
-                let live = size::show(number(d, "live_bytes"));
+                let live = bytes(d, "live_bytes");
                 let emptying = if d["evacuating"] == true {
                     ", being emptied"
                 } else {
                     ""
                 };
-                let worn = d["worn_zones"].as_array().into_iter().flatten();
+                let worn = list(d, "worn_zones");
                 let worn: Vec<String> = worn.map(Value::to_string).collect();
                 let worn = match worn.is_empty() {
                     true => String::new(),
@@ -204,11 +202,11 @@ fn tier(tier: &Value) -> String {
         .collect();
     format!(
         "{} used of {}, {} dead, {} writable, {} reserved; {} of {} zones empty{}; {}",
-        size::show(number(tier, "live_bytes")),
-        size::show(number(tier, "total_bytes")),
-        size::show(number(tier, "dead_bytes")),
-        size::show(number(tier, "writable_bytes")),
-        size::show(number(tier, "reserved_bytes")),
+        bytes(tier, "live_bytes"),
+        bytes(tier, "total_bytes"),
+        bytes(tier, "dead_bytes"),
+        bytes(tier, "writable_bytes"),
+        bytes(tier, "reserved_bytes"),
         number(tier, "empty_zones"),
         number(tier, "zones"),
         staging::amplification(tier),
@@ -228,16 +226,16 @@ fn migration(m: &Value) -> String {
     format!(
         "{pace}; {} down, {} up, {} cleaned in {}, {} a second recently, {} since the start; \
          {} straight from logs; calls waited for space {} ms at most{error}",
-        size::show(number(m, "down_bytes")),
-        size::show(number(m, "up_bytes")),
-        size::show(number(m, "cleaned_bytes")),
+        bytes(m, "down_bytes"),
+        bytes(m, "up_bytes"),
+        bytes(m, "cleaned_bytes"),
         match number(m, "batches") {
             1 => "1 batch".to_owned(),
             many => format!("{many} batches"),
         },
-        size::show(number(m, "recent_bytes_per_s")),
-        size::show(number(m, "rate_bytes_per_s")),
-        size::show(number(m, "direct_to_tier_bytes")),
+        bytes(m, "recent_bytes_per_s"),
+        bytes(m, "rate_bytes_per_s"),
+        bytes(m, "direct_to_tier_bytes"),
         number(m, "space_wait_max_ns").div_ceil(1_000_000),
     )
 }
@@ -267,7 +265,7 @@ fn digest(digest: &Value) -> String {
     format!(
         "{} ({} of log), {} skipped; {} written, {} linked; {}",
         count(number(digest, "records"), "record"),
-        size::show(number(digest, "bytes_logged")),
+        bytes(digest, "bytes_logged"),
         number(digest, "skipped"),
         count(number(digest, "blocks_written"), "block"),
         number(digest, "blocks_linked"),
@@ -287,8 +285,8 @@ fn client(client: &Value, first: &str) -> String {
             .map_or(String::new(), |n| format!("'{n}' ")),
         number(client, "uid"),
         word(client, "state"),
-        size::show(number(client, "log_used_bytes")),
-        size::show(number(client, "log_bytes")),
+        bytes(client, "log_used_bytes"),
+        bytes(client, "log_bytes"),
         size::show(waiting),
         written(&client["written"], first),
         match number(client, "limit_bytes_per_s") {

@@ -31,7 +31,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// The mount point
-    #[arg(value_name = "MOUNTPOINT")]
     mountpoint: PathBuf,
     /// Take the name away now and the mount when its last file is closed
     #[arg(long, short = 'l')]
@@ -43,7 +42,7 @@ pub struct Args {
 
 impl Args {
     /// Tells that it was done. `served`: somebody still uses it.
-    fn done(&self, place: &Path, text: &str, served: bool) {
+    fn done(&self, place: &Path, text: &str, served: bool) -> Result<()> {
         let place = place.to_string_lossy();
         let json =
             || serde_json::json!({ "mountpoint": place, "still_served": served, "text": text });
@@ -51,6 +50,7 @@ impl Args {
             true => say!("{}", json()),
             false => say!("{place}: {text}"),
         }
+        Ok(())
     }
 }
 
@@ -91,13 +91,11 @@ pub fn run(args: &Args) -> Result<()> {
         }
         (_, None) if served => {
             let text = "unmounted; the daemon that served it brings what is logged into the volume and ends";
-            args.done(&place, text, false);
-            Ok(())
+            args.done(&place, text, false)
         }
         (_, None) if is_ours => {
             let text = "unmounted; its processes and their state were gone already";
-            args.done(&place, text, false);
-            Ok(())
+            args.done(&place, text, false)
         }
         (_, None) => Err(Failure::not_mounted(format!(
             "{shown}: nothing is mounted there"
@@ -113,8 +111,7 @@ pub fn run(args: &Args) -> Result<()> {
                 dir.state.given_up().unwrap_or(gone),
                 dir.state.volume.display()
             );
-            args.done(&place, &text, false);
-            Ok(())
+            args.done(&place, &text, false)
         }
         (_, Some(dir)) => finish(&dir, args),
     }
@@ -141,7 +138,7 @@ fn unmount(
         false => shale_fuse::unmount(place, lazy),
     };
     done.map_err(|error| {
-        let not: Vec<u32> = dir.map(own_processes).unwrap_or_default();
+        let not = dir.map(own_processes).unwrap_or_default();
         let users = holders::of(&mount.device, Some(place), &not);
         refused(place, holders::name(&users).as_deref(), &error)
     })
@@ -149,16 +146,14 @@ fn unmount(
 
 /// The processes that serve a mount.
 fn own_processes(dir: &StateDir) -> Vec<u32> {
-    let both = [Some(dir.state.supervisor), dir.state.daemon];
-    both.iter().flatten().map(|p| p.pid).collect()
+    dir.state.processes().map(|p| p.pid).collect()
 }
 
 /// Waits for the processes of a mount that is gone. `Err`: what keeps them.
 fn wait_for_end(dir: &StateDir, lazy: bool) -> Result<std::result::Result<(), Vec<Holder>>> {
     let waiting = Waiting::start("bringing every log into the volume");
     let (begun, mut reported) = (Instant::now(), None);
-    let processes = [Some(dir.state.supervisor), dir.state.daemon];
-    for process in processes.into_iter().flatten() {
+    for process in dir.state.processes() {
         let mut next = if lazy { LAZY_WAIT } else { QUIET_WAIT };
         while !process.wait(Some(next))? {
             next = LOOK_EVERY;
@@ -191,8 +186,7 @@ fn finish(dir: &StateDir, args: &Args) -> Result<()> {
         let by = named.map_or(String::new(), |named| format!(" by {named}"));
         if args.lazy {
             let text = format!("unmounted; it is still in use{by}, and served until that ends");
-            args.done(&dir.state.mountpoint, &text, true);
-            return Ok(());
+            return args.done(&dir.state.mountpoint, &text, true);
         }
         let text = match by.as_str() {
             "" => format!(
@@ -206,8 +200,7 @@ fn finish(dir: &StateDir, args: &Args) -> Result<()> {
     }
     // The directory is there only if something went wrong.
     let Some(left) = StateDir::load(dir.path().to_owned()) else {
-        args.done(&dir.state.mountpoint, "unmounted", false);
-        return Ok(());
+        return args.done(&dir.state.mountpoint, "unmounted", false);
     };
     let log = left.last_lines(3);
     left.remove();

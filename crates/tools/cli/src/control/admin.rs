@@ -60,23 +60,19 @@ pub fn order<T: DeserializeOwned>(dir: &StateDir, order: &Order) -> Result<T> {
     answer.map_err(|why| refused(dir, &why))
 }
 
-/// Asks for something that changes nothing, the next daemon if this one ends before it answers.
-///
-/// # Errors
-/// The mount ends, or the daemon refuses.
-pub fn look<T: DeserializeOwned>(dir: &StateDir, order: &Order) -> Result<T> {
-    again(dir, order)
-}
-
 /// Has the daemon of a mount digest everything, the next one if this one is killed.
 ///
 /// # Errors
 /// The mount ends, or the daemon refuses.
 pub fn digest(dir: &StateDir) -> Result<Digested> {
-    again(dir, &Order::Digest)
+    look(dir, &Order::Digest)
 }
 
-fn again<T: DeserializeOwned>(dir: &StateDir, order: &Order) -> Result<T> {
+/// Asks for something that changes nothing, the next daemon if this one ends before it answers.
+///
+/// # Errors
+/// The mount ends, or the daemon refuses.
+pub fn look<T: DeserializeOwned>(dir: &StateDir, order: &Order) -> Result<T> {
     loop {
         if let Some(answer) = ask::<T>(&reach(dir)?, order) {
             return answer.map_err(|why| refused(dir, &why));

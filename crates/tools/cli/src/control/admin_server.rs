@@ -11,6 +11,8 @@ use shale_daemon::{Daemon, Limits, Status};
 use shale_format::TierId;
 use shale_proto::SocketPeer;
 use shale_sys::private;
+use std::convert::Infallible;
+use std::fmt::Display;
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -62,61 +64,65 @@ fn obey(socket: &OwnedFd, daemon: &Daemon, state_dir: &Path) -> Result<()> {
         .map_err(Failure::because("cannot tell who orders"))?;
     if !who.uid.is_root() && who.uid != rustix::process::geteuid() {
         let text = format!("user {} may not order", who.uid.as_raw());
-        return packet::send(socket, &Err::<Digested, _>(text), &[]);
+        return answer(socket, Err::<Digested, _>(text));
     }
-    match packet::receive::<Order>(socket)? {
-        Some((Order::Digest, _)) => {
+    let Some((order, _)) = packet::receive::<Order>(socket)? else {
+        return Ok(());
+    };
+    match order {
+        Order::Digest => {
             let before = daemon.status_values();
             daemon.quiesce();
             let done = difference(&before, &daemon.status_values());
-            packet::send(socket, &Ok::<_, String>(done), &[])
+            answer(socket, Ok::<_, Infallible>(done))
         }
-        Some((Order::Scrub, _)) => scrub_and_tell(socket, daemon),
-        Some((Order::Migrate(bytes), _)) => {
+        Order::Scrub => scrub_and_tell(socket, daemon),
+        Order::Migrate(bytes) => {
             let mut progress = as_it_goes(socket, Migrating::Progress);
             let moved = daemon.migrate_with(bytes, &mut progress);
             let done = Migrating::Done(moved.map_err(|e| e.to_string()));
             packet::send(socket, &done, &[])
         }
-        Some((Order::Speed { paused, limit }, _)) => {
+        Order::Speed { paused, limit } => {
             let mut speed = daemon.speed();
             speed.paused = paused.unwrap_or(speed.paused);
             speed.limit = limit.unwrap_or(speed.limit);
             daemon.set_speed(speed);
-            let done = was_kept(save(state_dir, SPEED_FILE, &speed), speed.limit);
-            packet::send(socket, &done, &[])
+            let kept = save(state_dir, SPEED_FILE, &speed);
+            answer(socket, was_kept(kept, speed.limit))
         }
-        Some((Order::Limit { whose, rate }, _)) => {
+        Order::Limit { whose, rate } => {
             let limits = daemon.change_limits(|limits| {
                 forget_ended(limits);
                 limits.set(whose, rate);
             });
             let kept = save(state_dir, LIMITS_FILE, &limits);
-            packet::send(socket, &was_kept(kept, limits), &[])
+            answer(socket, was_kept(kept, limits))
         }
-        Some((Order::Holdings, _)) => {
-            let held = daemon.holdings().map_err(|e| e.to_string());
-            packet::send(socket, &held, &[])
-        }
-        Some((Order::Pin { inos, tier, look }, _)) => {
+        Order::Holdings => answer(socket, daemon.holdings()),
+        Order::Pin { inos, tier, look } => {
             let tier = tier.and_then(TierId::from_number);
             let done = match look {
                 true => daemon.look_at_pins(&inos, tier),
                 false => daemon.pin(&inos, tier),
             };
-            packet::send(socket, &done.map_err(|e| e.to_string()), &[])
+            answer(socket, done)
         }
-        Some((Order::Devices, _)) => packet::send(socket, &Ok::<_, String>(daemon.devices()), &[]),
-        Some((Order::Device(order), _)) => {
-            let done = change_device(&order, daemon).map_err(|e| e.to_string());
-            packet::send(socket, &done.map(|()| daemon.devices()), &[])
+        Order::Devices => answer(socket, Ok::<_, Infallible>(daemon.devices())),
+        Order::Device(order) => {
+            let done = change_device(&order, daemon);
+            answer(socket, done.map(|()| daemon.devices()))
         }
-        Some((Order::Where { ino, from }, _)) => {
-            let places = daemon.where_is(ino, from).map_err(|e| e.to_string());
-            packet::send(socket, &places, &[])
-        }
-        None => Ok(()),
+        Order::Where { ino, from } => answer(socket, daemon.where_is(ino, from)),
     }
+}
+
+/// Answers an order that is answered once.
+fn answer<T: Serialize, E: Display>(
+    socket: &OwnedFd,
+    done: std::result::Result<T, E>,
+) -> Result<()> {
+    packet::send(socket, &done.map_err(|e| e.to_string()), &[])
 }
 
 /// What the giver of an order gets, when what was set had to be kept.

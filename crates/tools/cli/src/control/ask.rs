@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub fn mount_at(path: &Path) -> Result<StateDir> {
     let place = mount_table::resolve(path)?;
     let shown = place.display();
-    let mount = mount_table::at(&place)?.filter(mount_table::Mount::is_shale);
+    let mount = mount_table::shale_at(&place)?;
     match StateDir::find(&place) {
         // Its supervisor may not have ended yet.
         Some(StateDir { state, .. }) if state.failure.is_some() => {

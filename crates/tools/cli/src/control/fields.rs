@@ -1,5 +1,6 @@
 //! Fields of what a daemon says of itself, which is JSON.
 
+use crate::size;
 use serde_json::Value;
 
 /// A number; 0 if it is not there.
@@ -10,4 +11,14 @@ pub fn number(value: &Value, key: &str) -> u64 {
 /// A text; `?` if it is not there.
 pub fn word<'v>(value: &'v Value, key: &str) -> &'v str {
     value[key].as_str().unwrap_or("?")
+}
+
+/// A number of bytes, as people read it.
+pub fn bytes(value: &Value, key: &str) -> String {
+    size::show(number(value, key))
+}
+
+/// The items of a list; none if it is not there.
+pub fn list<'v>(value: &'v Value, key: &str) -> impl Iterator<Item = &'v Value> {
+    value[key].as_array().into_iter().flatten()
 }

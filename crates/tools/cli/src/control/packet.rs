@@ -63,15 +63,9 @@ pub enum FromDaemon {
     Negotiated([u8; MountInfo::BYTES]),
     /// Requests are served from now on.
     Serving,
-    /// It ends without having done its work, for this reason.
-    Failed {
-        /// What failed and why.
-        text: String,
-        /// What to do.
-        advice: Option<String>,
-        /// The volume is locked by another process, which will end: worth another try.
-        busy: bool,
-    },
+    /// It ends without having done its work, for this reason. Busy: the volume is locked by another process, which will
+    /// end: worth another try.
+    Failed(Failure),
 }
 
 /// What the supervisor tells the `mount` that started it.
@@ -82,12 +76,7 @@ pub enum Report {
     /// The mount is there, and answers soon.
     Mounted,
     /// There is no mount, or no more.
-    Failed {
-        /// What failed and why.
-        text: String,
-        /// What to do.
-        advice: Option<String>,
-    },
+    Failed(Failure),
 }
 
 /// Two ends, closed on exec.

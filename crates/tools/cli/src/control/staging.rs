@@ -1,6 +1,6 @@
 //! The first tier of a volume in words, and the staging area of one without NVM.
 
-use crate::control::fields::{number, word};
+use crate::control::fields::{bytes, number, word};
 use crate::size;
 use crate::terminal::count;
 use serde_json::Value;
@@ -29,8 +29,8 @@ pub fn staged(status: &Value) -> Option<String> {
     };
     Some(format!(
         "{} of {}; {lost}",
-        size::show(number(staged, "staged_bytes")),
-        size::show(number(staged, "staging_bytes")),
+        bytes(staged, "staged_bytes"),
+        bytes(staged, "staging_bytes"),
     ))
 }
 

@@ -5,7 +5,8 @@
 //! device number, which the kernel has; so those of a mount that has lost its name are found, too. Other
 //! users' processes are seen by root alone.
 
-use crate::mounts::mount_table;
+use crate::failure::Result;
+use crate::mounts::mount_table::{self, Mount};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use shale_sys::printable;
 use std::collections::BTreeSet;
@@ -87,35 +88,24 @@ pub fn of(device: &str, except: Option<&Path>, not: &[u32]) -> Vec<Holder> {
 
 /// Mounts of a file system, in every mount namespace that is seen, but the one on `except` in ours.
 pub fn mounts_of(device: &str, except: Option<&Path>) -> Vec<Holder> {
-    let mut found = Vec::new();
     let mut seen = BTreeSet::new();
-    let ours = fs::read_link("/proc/self/ns/mnt").ok();
-    seen.extend(ours);
-    let mine = mount_table::all().unwrap_or_default();
-    let others = mine.into_iter().filter(|m| m.device == device);
-    found.extend(
-        others
-            .filter(|m| Some(&*m.mountpoint) != except)
-            .map(|m| Holder::Mount {
-                place: m.mountpoint,
-                seen_by: None,
-            }),
-    );
+    seen.extend(fs::read_link("/proc/self/ns/mnt"));
+    let on_device = |table: Result<Vec<Mount>>, seen_by: Option<(u32, String)>| {
+        let mounts = table.unwrap_or_default().into_iter();
+        let mounts = mounts.filter(|m| m.device == device);
+        mounts.map(move |m| Holder::Mount {
+            place: m.mountpoint,
+            seen_by: seen_by.clone(),
+        })
+    };
+    let mut found: Vec<Holder> = on_device(mount_table::all(), None).collect();
+    found.retain(|m| !matches!(m, Holder::Mount { place, .. } if Some(&**place) == except));
     for pid in pids() {
         let namespace = fs::read_link(format!("/proc/{pid}/ns/mnt"));
-        if !namespace.is_ok_and(|namespace| seen.insert(namespace)) {
-            continue;
+        if namespace.is_ok_and(|namespace| seen.insert(namespace)) {
+            let theirs = mount_table::of_process(pid);
+            found.extend(on_device(theirs, Some((pid, name_of(pid)))));
         }
-        let theirs = mount_table::of_process(pid).unwrap_or_default();
-        found.extend(
-            theirs
-                .into_iter()
-                .filter(|m| m.device == device)
-                .map(|m| Holder::Mount {
-                    place: m.mountpoint,
-                    seen_by: Some((pid, name_of(pid))),
-                }),
-        );
     }
     found
 }

@@ -26,6 +26,20 @@ const OF_FUSE: [&str; 7] = [
     "subtype=",
 ];
 
+/// An option that is set or not: the word that sets it, the one that takes it back, and where it is kept.
+type Flag = (
+    &'static str,
+    &'static str,
+    fn(&mut MountOptions) -> &mut bool,
+);
+const FLAGS: [Flag; 5] = [
+    ("ro", "rw", |o| &mut o.read_only),
+    ("nosuid", "suid", |o| &mut o.nosuid),
+    ("nodev", "dev", |o| &mut o.nodev),
+    ("noexec", "exec", |o| &mut o.noexec),
+    ("noatime", "atime", |o| &mut o.noatime),
+];
+
 /// Options as they were given.
 #[derive(Clone, Debug, Default)]
 pub struct Given {
@@ -52,21 +66,17 @@ impl Given {
     }
 
     fn take(&mut self, word: &str) -> Result<()> {
-        let o = &mut self.options;
+        for (set, clear, field) in FLAGS {
+            if [set, clear].contains(&word) {
+                *field(&mut self.options) = word == set;
+                return Ok(());
+            }
+        }
         match word {
-            "ro" => o.read_only = true,
-            "rw" => o.read_only = false,
-            "nosuid" => o.nosuid = true,
-            "suid" => o.nosuid = false,
-            "nodev" => o.nodev = true,
-            "dev" => o.nodev = false,
-            "noexec" => o.noexec = true,
-            "exec" => o.noexec = false,
-            "noatime" => o.noatime = true,
-            // Times of access of directories are never noted.
-            "atime" | "relatime" | "nodiratime" => o.noatime &= word == "nodiratime",
+            "relatime" => self.options.noatime = false,
             "remount" => self.remount = true,
-            "" | "defaults" | "_netdev" | "nofail" | "auto" | "noauto" => {}
+            // Times of access of directories are never noted.
+            "" | "defaults" | "_netdev" | "nofail" | "auto" | "noauto" | "nodiratime" => {}
             "strictatime" | "lazytime" => {
                 return Err(Failure::usage(format!(
                     "-o {word}: reads from the kernel's cache do not reach the volume, which notes times of \
@@ -87,35 +97,26 @@ impl Given {
 
 /// The options as one list, for [`Given::parse`].
 pub fn list(options: &MountOptions) -> String {
-    let all = [
-        (options.read_only, "ro"),
-        (options.nosuid, "nosuid"),
-        (options.nodev, "nodev"),
-        (options.noexec, "noexec"),
-        (options.noatime, "noatime"),
-    ];
-    let set: Vec<_> = all.iter().filter(|o| o.0).map(|o| o.1).collect();
-    set.join(",")
+    let mut options = options.clone();
+    let set: Vec<_> = FLAGS.iter().filter(|f| *f.2(&mut options)).collect();
+    let words: Vec<_> = set.iter().map(|f| f.0).collect();
+    words.join(",")
 }
 
 /// Options of a mount that is there.
 pub fn of(mount: &Mount) -> MountOptions {
-    let has = |word: &str| mount.options.split(',').any(|option| option == word);
-    MountOptions {
-        read_only: has("ro"),
-        nosuid: has("nosuid"),
-        nodev: has("nodev"),
-        noexec: has("noexec"),
-        noatime: has("noatime"),
-        ..MountOptions::default()
+    let mut options = MountOptions::default();
+    for (set, _, field) in FLAGS {
+        *field(&mut options) = mount.options.split(',').any(|option| option == set);
     }
+    options
 }
 
 /// Changes the options of a mount. `all`: those that are not given are not set, as mount(8) has it that
 /// gives all; else they stay.
 pub fn change(mountpoint: &Path, lists: &[String], all: bool) -> Result<MountOptions> {
     let place = mount_table::resolve(mountpoint)?;
-    let mount = mount_table::at(&place)?.filter(Mount::is_shale);
+    let mount = mount_table::shale_at(&place)?;
     let mount = mount.ok_or_else(|| {
         Failure::not_mounted(format!(
             "{}: no shale volume is mounted there",
@@ -186,9 +187,7 @@ fn tell(daemon: &Weak<Daemon>, mountpoint: &Path) -> bool {
         return false;
     };
     // A mount that is not seen from here stays what it was.
-    if let Ok(Some(mount)) = mount_table::at(mountpoint)
-        && mount.is_shale()
-    {
+    if let Ok(Some(mount)) = mount_table::shale_at(mountpoint) {
         let options = of(&mount);
         let mut flags = 0;
         for (set, flag) in [

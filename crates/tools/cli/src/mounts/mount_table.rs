@@ -68,6 +68,14 @@ pub fn at(place: &Path) -> Result<Option<Mount>> {
     Ok(all()?.into_iter().rev().find(|m| m.mountpoint == place))
 }
 
+/// The volume that is mounted at `place`, if one is.
+///
+/// # Errors
+/// As [`all`].
+pub fn shale_at(place: &Path) -> Result<Option<Mount>> {
+    Ok(at(place)?.filter(Mount::is_shale))
+}
+
 /// The path by which the table knows the mount point that a user wrote.
 ///
 /// # Errors

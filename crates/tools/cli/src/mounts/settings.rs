@@ -18,8 +18,13 @@ pub const SPEED_FILE: &str = "speed.json";
 /// # Errors
 /// The file cannot be written.
 pub fn save<T: Serialize>(state_dir: &Path, file: &str, value: &T) -> std::io::Result<()> {
-    let (new, path) = (state_dir.join(format!("{file}.new")), state_dir.join(file));
-    write(&new, &serde_json::to_vec(value)?, 0o600)?;
+    replace(&state_dir.join(file), &serde_json::to_vec(value)?, 0o600)
+}
+
+/// As [`write`], but a reader finds the old file or the new one, whole.
+pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> std::io::Result<()> {
+    let new = path.with_extension("new");
+    write(&new, bytes, mode)?;
     fs::rename(new, path)
 }
 

@@ -54,9 +54,14 @@ pub struct State {
 }
 
 impl State {
+    /// What keeps and serves the mount.
+    pub fn processes(&self) -> impl Iterator<Item = Process> {
+        [Some(self.supervisor), self.daemon].into_iter().flatten()
+    }
+
     /// Whether nobody keeps or serves the mount.
     pub fn is_stale(&self) -> bool {
-        !self.supervisor.lives() && !self.daemon.is_some_and(|d| d.lives())
+        !self.processes().any(|p| p.lives())
     }
 
     /// Whether nobody needs this state any more when `new` comes: of a mount that was given
@@ -103,14 +108,7 @@ impl StateDir {
     /// One of them is taken already, or the directory cannot be made.
     pub fn claim(state: State, tell: &dyn Fn(&str)) -> Result<Self> {
         let base = own_base()?;
-        let made = fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o755)
-            .create(&base);
-        made.map_err(Failure::because(format!(
-            "{}: cannot make it",
-            base.display()
-        )))?;
+        make_dir(&base, true)?;
         check_base(&base)?;
         let begun = Instant::now();
         let _lock = loop {
@@ -124,11 +122,7 @@ impl StateDir {
             std::thread::sleep(ENDING_LOOK);
         };
         let path = base.join(shale_proto::mounts::name_of(state.connection));
-        let made = fs::DirBuilder::new().mode(0o755).create(&path);
-        made.map_err(Failure::because(format!(
-            "{}: cannot make it",
-            path.display()
-        )))?;
+        make_dir(&path, false)?;
         let dir = Self { path, state };
         dir.save()?;
         Ok(dir)
@@ -216,16 +210,13 @@ impl StateDir {
     /// The directory is gone or full.
     pub fn save(&self) -> Result<()> {
         let path = self.path.join(STATE);
-        let beside = self.path.join("state.new");
         let text = serde_json::to_vec_pretty(&self.state)
             .map_err(Failure::because("cannot write the state of the mount"))?;
         // A user of the mount finds it by this.
-        settings::write(&beside, &text, 0o644)
-            .and_then(|()| fs::rename(&beside, &path))
-            .map_err(Failure::because(format!(
-                "{}: cannot write it",
-                path.display()
-            )))
+        settings::replace(&path, &text, 0o644).map_err(Failure::because(format!(
+            "{}: cannot write it",
+            path.display()
+        )))
     }
 
     /// The directory.
@@ -272,6 +263,16 @@ impl StateDir {
     pub fn remove(&self) {
         let _ = fs::remove_dir_all(&self.path);
     }
+}
+
+/// Makes a directory. `may_exist`: it, and those above it, may be missing or there; else it must be new.
+fn make_dir(path: &Path, may_exist: bool) -> Result<()> {
+    let mut made = fs::DirBuilder::new();
+    let made = made.recursive(may_exist).mode(0o755).create(path);
+    made.map_err(Failure::because(format!(
+        "{}: cannot make it",
+        path.display()
+    )))
 }
 
 fn own_base() -> Result<PathBuf> {

@@ -55,11 +55,7 @@ pub fn run() -> Result<()> {
         if !failure.busy {
             tracing::error!("{failure}");
         }
-        let failed = FromDaemon::Failed {
-            text: failure.text.clone(),
-            advice: failure.advice.clone(),
-            busy: failure.busy,
-        };
+        let failed = FromDaemon::Failed(failure.clone());
         // A supervisor that is gone cannot be notified.
         let sent = packet::send(&*supervisor, &failed, &[]);
         if failure.busy && sent.is_ok() {
@@ -126,9 +122,8 @@ fn serve(start: &Start, fds: Vec<OwnedFd>, supervisor: &Arc<OwnedFd>) -> Result<
             _ => return shutdown(&daemon),
         },
     };
-    let failed = |e: shale_fuse::FuseError| Failure::new(e.to_string());
-    let info = MountInfo::from_bytes(&start.info).map_err(failed)?;
-    let mount = shale_fuse::FuseSession::adopt(mount, info, continues).map_err(failed)?;
+    let info = MountInfo::from_bytes(&start.info).map_err(Failure::of)?;
+    let mount = shale_fuse::FuseSession::adopt(mount, info, continues).map_err(Failure::of)?;
     let fs = Arc::new(ShaleFs::new(session.clone(), start.connection, &mount));
     fs.drop_misplaced(mount.notifier())
         .map_err(Failure::because("cannot start a thread"))?;
@@ -136,9 +131,7 @@ fn serve(start: &Start, fds: Vec<OwnedFd>, supervisor: &Arc<OwnedFd>) -> Result<
     daemon.set_lease_hook(Arc::new(KernelCaches::new(fs.clone(), &mount)));
     mount_options::watch(&daemon, &start.mountpoint)?;
     can_shut_down(&daemon, &mount, &fs);
-    daemon
-        .serve_listener(listener)
-        .map_err(|e| Failure::new(e.to_string()))?;
+    daemon.serve_listener(listener).map_err(Failure::of)?;
     admin_server::serve(start, &daemon)?;
     watch(start, supervisor);
     let sweeper = Sweeper::start(session.clone())?;
@@ -183,7 +176,7 @@ fn can_shut_down(daemon: &Arc<Daemon>, mount: &shale_fuse::FuseSession, fs: &Sha
 
 /// Opens and recovers the volume.
 fn open(start: &Start, continues: bool, clock: &Arc<dyn Clock>) -> Result<Arc<Daemon>> {
-    let file = VolumeFile::load(&start.volume).map_err(|e| Failure::new(e.to_string()))?;
+    let file = VolumeFile::load(&start.volume).map_err(Failure::of)?;
     let config = DaemonConfig {
         volume_path: Some(start.volume.clone()),
         connection: (!start.flush_logs).then_some(start.connection),
@@ -194,7 +187,7 @@ fn open(start: &Start, continues: bool, clock: &Arc<dyn Clock>) -> Result<Arc<Da
         ..DaemonConfig::new(file)
     };
     Daemon::start(config, clock.clone()).map_err(|e| {
-        let failure = Failure::new(e.to_string());
+        let failure = Failure::of(&e);
         match e {
             // The volume's lock, or that of one of its devices.
             _ if e.is_busy() => Failure {
@@ -234,7 +227,7 @@ fn serve_metrics(start: &Start, continues: bool, daemon: &Arc<Daemon>) -> Result
 }
 
 fn shutdown(daemon: &Daemon) -> Result<()> {
-    daemon.shutdown().map_err(|e| Failure::new(e.to_string()))
+    daemon.shutdown().map_err(Failure::of)
 }
 
 fn serve_mount(
@@ -243,7 +236,6 @@ fn serve_mount(
     supervisor: &Arc<OwnedFd>,
     is_tiered: bool,
 ) -> Result<()> {
-    let failed = |e: shale_fuse::FuseError| Failure::new(e.to_string());
     let supervisor_too = supervisor.clone();
     let options = ServeOptions {
         on_init: Some(Box::new(move |info| {
@@ -259,7 +251,7 @@ fn serve_mount(
         ..ServeOptions::default()
     };
     let _ = packet::send(&**supervisor, &FromDaemon::Serving, &[]);
-    match mount.serve(fs, &options).map_err(failed)? {
+    match mount.serve(fs, &options).map_err(Failure::of)? {
         Ended::Unmounted => Ok(()),
         Ended::Stopped => Err(Failure::new("serving stopped while the volume is mounted")),
     }

@@ -101,7 +101,7 @@ pub fn verb(args: &Args) -> Result<()> {
     let front = front.map_err(Failure::because("standard input"))?;
     // Fails where there is a session of its own already.
     let _ = rustix::process::setsid();
-    let file = VolumeFile::load(&args.volume).map_err(|e| Failure::new(e.to_string()))?;
+    let file = VolumeFile::load(&args.volume).map_err(Failure::of)?;
     let wanted = Wanted {
         volume: args.volume.clone(),
         mountpoint: args.mountpoint.clone(),
@@ -125,10 +125,7 @@ pub fn run(wanted: &Wanted, front: Front) -> Result<()> {
     });
     if let Err(failure) = &outcome {
         tracing::error!("{failure}");
-        front.tell(&Report::Failed {
-            text: failure.text.clone(),
-            advice: failure.advice.clone(),
-        });
+        front.tell(&Report::Failed(failure.clone()));
     }
     outcome
 }
@@ -221,8 +218,7 @@ impl Supervisor {
     /// Opens the volume, then mounts it.
     fn mount(&mut self, wanted: &Wanted) -> Result<()> {
         let mounted = self.open().and_then(|()| {
-            FuseSession::mount(&wanted.mountpoint, &wanted.options)
-                .map_err(|e| Failure::new(e.to_string()))
+            FuseSession::mount(&wanted.mountpoint, &wanted.options).map_err(Failure::of)
         });
         let mounted = match mounted {
             Ok(mounted) => mounted,
@@ -331,6 +327,11 @@ impl Supervisor {
     /// What the next daemon waits for, for `shale status`.
     fn waits_for(&mut self, what: String) {
         self.dir.state.waiting = Some(what);
+        self.save_state();
+    }
+
+    /// Without it the mount goes on.
+    fn save_state(&self) {
         if let Err(failure) = self.dir.save() {
             tracing::warn!("{failure}");
         }
@@ -356,17 +357,9 @@ impl Supervisor {
                     daemon.serving = true;
                 }
                 self.dir.state.waiting = None;
-                if let Err(failure) = self.dir.save() {
-                    tracing::warn!("{failure}");
-                }
+                self.save_state();
             }
-            FromDaemon::Failed { text, advice, busy } => {
-                self.reason = Some(Failure {
-                    advice,
-                    busy,
-                    ..Failure::new(text)
-                });
-            }
+            FromDaemon::Failed(failure) => self.reason = Some(failure),
         }
     }
 
@@ -411,9 +404,7 @@ impl Supervisor {
         // A daemon that is dead already cannot be notified; its end is heard all the same.
         let _ = packet::send(&ours, &start, &fds);
         self.dir.state.daemon = Some(Process::of(child.id()));
-        if let Err(failure) = self.dir.save() {
-            tracing::warn!("{failure}");
-        }
+        self.save_state();
         let heard = ours
             .try_clone()
             .map_err(Failure::because("cannot listen to the daemon"));
@@ -549,11 +540,7 @@ fn lingers(child: &Child, events: &Sender<Event>) -> Result<bool> {
 /// # Errors
 /// `/dev/urandom` cannot be read.
 pub fn random() -> Result<u64> {
-    let mut bytes = [0; 8];
-    let path = "/dev/urandom";
-    std::fs::File::open(path)
-        .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut bytes))
-        .map_err(Failure::because(format!("{path}: cannot read it")))?;
+    let bytes = shale_pool::random::random().map_err(Failure::of)?;
     // 0 is the number of no mount.
     Ok(u64::from_le_bytes(bytes).max(1))
 }

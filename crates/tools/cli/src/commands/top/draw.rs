@@ -1,7 +1,7 @@
 //! How `top` looks: tiers, what digests and migration do, clients, errors, keys.
 
 use super::screen::{Column, Row as Client, Screen};
-use crate::control::fields::{number, word};
+use crate::control::fields::{bytes, list, number, word};
 use crate::control::staging;
 use crate::size;
 use ratatui::Frame;
@@ -28,7 +28,6 @@ struct Tier {
 
 fn tiers(status: &Value) -> Vec<Tier> {
     let space = &status["space"];
-    let show = |value: &Value, key: &str| size::show(number(value, key));
     let kept = number(space, "reserve_bytes") + number(space, "credit_bytes");
     let mut tiers = vec![Tier {
         name: staging::first_tier(status).to_owned(),
@@ -36,25 +35,25 @@ fn tiers(status: &Value) -> Vec<Tier> {
         total: number(space, "total_bytes"),
         words: format!(
             "{} live of {}, {} dirty, {} kept, {} free",
-            show(space, "used_bytes"),
-            show(space, "total_bytes"),
-            show(space, "dirty_bytes"),
+            bytes(space, "used_bytes"),
+            bytes(space, "total_bytes"),
+            bytes(space, "dirty_bytes"),
             size::show(kept),
-            show(space, "available_bytes"),
+            bytes(space, "available_bytes"),
         ),
     }];
-    for tier in status["tiers"].as_array().into_iter().flatten() {
+    for tier in list(status, "tiers") {
         tiers.push(Tier {
             name: word(tier, "tier").to_owned(),
             used: number(tier, "live_bytes") + number(tier, "dead_bytes"),
             total: number(tier, "total_bytes"),
             words: format!(
                 "{} live of {}, {} dead, {} kept, {} free",
-                show(tier, "live_bytes"),
-                show(tier, "total_bytes"),
-                show(tier, "dead_bytes"),
-                show(tier, "reserved_bytes"),
-                show(tier, "writable_bytes"),
+                bytes(tier, "live_bytes"),
+                bytes(tier, "total_bytes"),
+                bytes(tier, "dead_bytes"),
+                bytes(tier, "reserved_bytes"),
+                bytes(tier, "writable_bytes"),
             ),
         });
     }
@@ -65,11 +64,11 @@ fn activity(status: &Value) -> Vec<String> {
     let (digest, rates) = (&status["digest"], &status["rates"]);
     let mut lines = vec![format!(
         "digest     {}/s of log, {}/s of data; {} records, {} of log, {} of data, {} refused",
-        size::show(number(rates, "logged_bytes_per_s")),
-        size::show(number(rates, "digested_bytes_per_s")),
+        bytes(rates, "logged_bytes_per_s"),
+        bytes(rates, "digested_bytes_per_s"),
         number(digest, "records"),
-        size::show(number(digest, "bytes_logged")),
-        size::show(number(digest, "bytes_digested")),
+        bytes(digest, "bytes_logged"),
+        bytes(digest, "bytes_digested"),
         number(digest, "refused"),
     )];
     let m = &status["migration"];
@@ -81,10 +80,10 @@ fn activity(status: &Value) -> Vec<String> {
         };
         lines.push(format!(
             "migration  {}/s{pace}; {} down, {} up, {} cleaned in {} batches",
-            size::show(number(m, "recent_bytes_per_s")),
-            size::show(number(m, "down_bytes")),
-            size::show(number(m, "up_bytes")),
-            size::show(number(m, "cleaned_bytes")),
+            bytes(m, "recent_bytes_per_s"),
+            bytes(m, "down_bytes"),
+            bytes(m, "up_bytes"),
+            bytes(m, "cleaned_bytes"),
             number(m, "batches"),
         ));
     }

@@ -48,7 +48,6 @@ Examples:
 #[command(after_help = KEYS)]
 pub struct Args {
     /// The mount point
-    #[arg(value_name = "MOUNTPOINT")]
     mountpoint: PathBuf,
     /// Seconds between two looks, 0.1 to 3600
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]

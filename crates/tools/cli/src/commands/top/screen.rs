@@ -1,6 +1,6 @@
 //! What `top` shows: the last state, what changed since the one before, how clients are sorted.
 
-use crate::control::fields::{number, word};
+use crate::control::fields::{list, number, word};
 use serde_json::Value;
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -124,7 +124,7 @@ impl Screen {
             let written = &client["written"];
             number(written, "log_bytes") + number(written, "stolen_bytes")
         };
-        let clients = status["clients"].as_array().into_iter().flatten();
+        let clients = list(&status, "clients");
         let after: HashMap<u64, u64> = clients.map(|c| (number(c, "client"), wrote(c))).collect();
         // Another daemon counts from 0 again.
         let rate = |(id, bytes): (&u64, &u64)| {
@@ -162,7 +162,7 @@ impl Screen {
 
     /// All clients in order, then who has left.
     pub fn rows(&self) -> Vec<Row> {
-        let clients = self.status["clients"].as_array().into_iter().flatten();
+        let clients = list(&self.status, "clients");
         let mut rows: Vec<Row> = clients.map(|c| self.row(c)).collect();
         let column = Column::ALL[self.sort];
         rows.sort_by(|a, b| {
@@ -203,16 +203,15 @@ impl Screen {
     /// What went wrong, newest knowledge first.
     pub fn errors(&self) -> Vec<String> {
         let s = &self.status;
-        let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
         let mut errors = Vec::new();
         for (what, place) in [("digest", &s["digest"]), ("migration", &s["migration"])] {
             if let Some(error) = place["last_error"].as_str() {
                 errors.push(format!("{what}: {error}"));
             }
         }
-        for tier in list(&s["tiers"]) {
-            for device in list(&tier["devices"]) {
-                let (failed, path) = (number(&device, "errors"), word(&device, "path"));
+        for tier in list(s, "tiers") {
+            for device in list(tier, "devices") {
+                let (failed, path) = (number(device, "errors"), word(device, "path"));
                 if let Some(why) = device["failing"].as_str() {
                     errors.push(format!("{path}: failing: {why}"));
                 }
@@ -221,14 +220,14 @@ impl Screen {
                 }
             }
         }
-        for bad in list(&s["bad_blocks"]) {
-            errors.push(format!("bad block: {}", word(&bad, "why")));
+        for bad in list(s, "bad_blocks") {
+            errors.push(format!("bad block: {}", word(bad, "why")));
         }
-        for gone in list(&s["detached_clients"]) {
-            let (pid, why) = (number(&gone, "pid"), word(&gone, "why"));
+        for gone in list(s, "detached_clients") {
+            let (pid, why) = (number(gone, "pid"), word(gone, "why"));
             errors.push(format!("process {pid} was cut off: {why}"));
         }
-        for problem in list(&s["recovery"]["problems"]) {
+        for problem in list(&s["recovery"], "problems") {
             errors.push(format!("recovery: {}", problem.as_str().unwrap_or("?")));
         }
         errors
