@@ -10,6 +10,7 @@
 //! | [`threads`] | which threads of the process still live, and what its children begin with |
 //! | [`private`] | files that nobody but their owner may open |
 //! | [`printable`] | text from outside, as a terminal may have it |
+//! | [`size`] | sizes as people write and read them |
 //! | [`random`] | numbers that are the same in every run |
 //! | [`mutants`], [`failpoints`] | deliberate mistakes, and points to kill a process at, in test builds only |
 
@@ -28,6 +29,7 @@ pub mod private;
 pub mod protect;
 pub mod random;
 pub mod reserve_allocator;
+pub mod size;
 pub mod threads;
 
 pub use clock::{Clock, ManualClock, SystemClock};

@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64,
 use parking_lot::Mutex;
 use shale_libfs::{Caller, Errno, Session, SessionMaps, SessionOptions};
 use shale_nvm::MapOptions;
-use shale_sys::SystemClock;
+use shale_sys::{SystemClock, size};
 use std::sync::Arc;
 
 /// A session with one mount.
@@ -60,27 +60,13 @@ const REFUSED_RETRY_NS: i64 = 3600 * 1_000_000_000;
 /// Takes settings from the environment.
 pub fn configure() {
     if let Ok(text) = std::env::var("SHALE_LOG_BYTES") {
-        match size(&text) {
-            Some(bytes) => LOG_BYTES.store(bytes, Ordering::Relaxed),
-            None => crate::warning::warn(&format!(
+        match size::parse(&text) {
+            Ok(bytes) => LOG_BYTES.store(bytes, Ordering::Relaxed),
+            Err(_) => crate::warning::warn(&format!(
                 "SHALE_LOG_BYTES={text} is no size; write for example 64M: the volume's is used"
             )),
         }
     }
-}
-
-/// Bytes of a size as people write it: 4096, 64K, 64M, 1GiB.
-fn size(text: &str) -> Option<u64> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
-        "" | "B" => 0,
-        "K" | "KB" | "KIB" => 10,
-        "M" | "MB" | "MIB" => 20,
-        "G" | "GB" | "GIB" => 30,
-        "T" | "TB" | "TIB" => 40,
-        _ => return None,
-    };
-    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
 /// Says, once, that the log is not as large as was asked for.
@@ -310,20 +296,5 @@ pub fn caller() -> Caller {
     Caller {
         uid,
         ..Caller::default()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_are_as_people_write_them() {
-        for (text, bytes) in [("67108864", 64 << 20), ("64M", 64 << 20), ("1gib", 1 << 30)] {
-            assert_eq!(size(text), Some(bytes), "{text}");
-        }
-        for text in ["", "M", "64X", "1.5G", "-1", "99999999T", "64 M"] {
-            assert_eq!(size(text), None, "{text}");
-        }
     }
 }

@@ -18,7 +18,6 @@ mod metrics;
 mod mounts;
 mod process;
 mod service;
-mod size;
 mod terminal;
 
 use commands::{

@@ -1,10 +1,10 @@
 //! `shale bench`: measures Shale on this machine.
 
 use crate::failure::{Failure, Result};
-use crate::size;
 use crate::terminal::{Waiting, count, say};
 use shale_bench::BenchError;
 use shale_bench::micro::{self, MicroOptions, Op};
+use shale_sys::size;
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -1,9 +1,9 @@
 //! Devices as they are given to `shale mkfs` and `shale device add`.
 
-use crate::size;
 use shale_block::BlockModel;
 use shale_pool::DeviceKind;
 use shale_pool::volume_file::{DeviceFile, OVERPROVISION_PERCENT_MAX};
+use shale_sys::size;
 
 /// PATH:SIZE or PATH:SIZE:ZONE, and behind it ",zone=SIZE", ",kind=KIND" and ",overprovision=PERCENT".
 pub fn parse_device(text: &str) -> std::result::Result<DeviceFile, String> {

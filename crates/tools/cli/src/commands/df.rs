@@ -7,10 +7,10 @@ use crate::control::orders::Order;
 use crate::control::staging;
 use crate::failure::Result;
 use crate::mounts::state::StateDir;
-use crate::size;
 use crate::terminal::{self, count, say};
 use serde_json::{Value, json};
 use shale_daemon::DeviceUsage;
+use shale_sys::size;
 use std::path::PathBuf;
 
 const NOTES: &str = "\

@@ -4,8 +4,8 @@ use crate::control::admin;
 use crate::control::ask;
 use crate::control::orders::Digested;
 use crate::failure::{Failure, Result};
-use crate::size;
 use crate::terminal::{Waiting, count, say};
+use shale_sys::size;
 use std::path::PathBuf;
 use std::time::Instant;
 

@@ -9,10 +9,10 @@ use crate::control::fields::{list, number, word};
 use crate::control::orders::Order;
 use crate::failure::{Failure, Result};
 use crate::process;
-use crate::size;
 use crate::terminal::say;
 use serde_json::Value;
 use shale_daemon::{Limits, RATE_MIN, Whose};
+use shale_sys::size;
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\

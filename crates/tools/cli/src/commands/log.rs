@@ -1,7 +1,6 @@
 //! `shale log`: what is in the update logs of a volume. Reads only, mounted or not.
 
 use crate::failure::{Failure, Result};
-use crate::size;
 use crate::terminal::{count, say};
 use serde_json::{Value, json};
 use shale_format::LogPos;
@@ -12,6 +11,7 @@ use shale_nvm::{Access, Map, MapOptions, Path as CountPath};
 use shale_oplog::{Op, Record, Scan};
 use shale_pool::VolumeFile;
 use shale_pool::nvm_dir::{segment_name, segment_sizes};
+use shale_sys::size;
 use std::path::PathBuf;
 use std::sync::Arc;
 

@@ -6,8 +6,8 @@ use crate::control::ask;
 use crate::control::orders::Order;
 use crate::failure::Result;
 use crate::mounts::state::StateDir;
-use crate::size;
 use crate::terminal::{Waiting, note, say};
+use shale_sys::size;
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\

@@ -3,7 +3,6 @@
 use crate::commands::device::divided;
 use crate::commands::device_arguments::{known_model, parse_device};
 use crate::failure::{Failure, Result};
-use crate::size;
 use crate::terminal::{note, say};
 use nix::unistd::User;
 use shale_format::limits::{LOG_BYTES_MAX, LOG_BYTES_MIN};
@@ -12,6 +11,7 @@ use shale_persist::Domain;
 use shale_pool::volume_file::{DeviceFile, NvmEntry};
 use shale_pool::{LowerTiers, Made, MakeOptions, StagedSizes, make_volume};
 use shale_sys::SystemClock;
+use shale_sys::size;
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\

@@ -6,9 +6,9 @@ use crate::control::ask;
 use crate::control::orders::Order;
 use crate::failure::{Failure, Result};
 use crate::mounts::state::StateDir;
-use crate::size;
 use crate::terminal::{Waiting, count, print_json, say};
 use shale_daemon::PinReport;
+use shale_sys::size;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 

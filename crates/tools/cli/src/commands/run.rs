@@ -6,9 +6,9 @@
 use crate::failure::{Failure, Result};
 use crate::mounts::mount_table;
 use crate::service::supervise;
-use crate::size;
 use crate::terminal::count;
 use serde_json::Value;
+use shale_sys::size;
 use shale_sys::{printable, private};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};

@@ -9,9 +9,9 @@ use crate::control::staging;
 use crate::failure::Result;
 use crate::metrics;
 use crate::mounts::state::StateDir;
-use crate::size;
 use crate::terminal::{self, count, say};
 use serde_json::Value;
+use shale_sys::size;
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\

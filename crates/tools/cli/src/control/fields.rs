@@ -1,7 +1,7 @@
 //! Fields of what a daemon says of itself, which is JSON.
 
-use crate::size;
 use serde_json::Value;
+use shale_sys::size;
 
 /// A number; 0 if it is not there.
 pub fn number(value: &Value, key: &str) -> u64 {

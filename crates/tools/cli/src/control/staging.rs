@@ -1,9 +1,9 @@
 //! The first tier of a volume in words, and the staging area of one without NVM.
 
 use crate::control::fields::{bytes, number, word};
-use crate::size;
 use crate::terminal::count;
 use serde_json::Value;
+use shale_sys::size;
 
 /// What the first tier is called: `nvm`, or `memory` where the volume has none.
 pub fn first_tier(status: &Value) -> &'static str {

@@ -3,13 +3,13 @@
 use super::screen::{Column, Row as Client, Screen};
 use crate::control::fields::{bytes, list, number, word};
 use crate::control::staging;
-use crate::size;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{LineGauge, Paragraph, Row, Table};
 use serde_json::Value;
+use shale_sys::size;
 
 /// Most errors that are shown.
 const ERRORS_MAX: usize = 6;
