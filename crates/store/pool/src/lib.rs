@@ -26,6 +26,8 @@ pub mod mkfs;
 pub mod nvm_dir;
 pub mod random;
 pub mod staged;
+#[cfg(test)]
+mod test_device;
 pub mod volume_file;
 
 pub use device_kind::DeviceKind;

@@ -1,15 +1,13 @@
 use super::*;
+use crate::test_device;
 use shale_emulate::host_managed::{EmulatedZones, ZoneShape};
 use shale_format::device_table::device_kind;
 
 fn flash(dir: &Path, size_bytes: u64, zone_bytes: Option<u64>) -> DeviceFile {
     DeviceFile {
-        path: dir.join("flash.img"),
-        size_bytes,
         zone_bytes,
-        model: None,
         kind: DeviceKind::OpenChannel,
-        overprovision_percent: None,
+        ..test_device::device(&dir.join("flash.img"), size_bytes)
     }
 }
 
@@ -69,12 +67,8 @@ const SHAPE: ZoneShape = ZoneShape {
 
 fn device(path: &Path, kind: DeviceKind) -> DeviceFile {
     DeviceFile {
-        path: path.to_path_buf(),
-        size_bytes: 12 << 20,
-        zone_bytes: None,
-        model: None,
         kind,
-        overprovision_percent: None,
+        ..test_device::device(path, 12 << 20)
     }
 }
 
@@ -189,10 +183,8 @@ fn a_device_that_was_host_managed_and_is_not_any_more_is_named() {
 
 fn plain(size_bytes: u64, zone_bytes: Option<u64>) -> DeviceFile {
     DeviceFile {
-        size_bytes,
         zone_bytes,
-        kind: DeviceKind::Conventional,
-        ..flash(Path::new("/none"), 0, None)
+        ..test_device::device(Path::new("/none"), size_bytes)
     }
 }
 

@@ -6,6 +6,7 @@ use crate::device_assembly::{self, Expected, Started};
 use crate::devices::{LowerTiers, label_of, write_label};
 use crate::error::PoolError;
 use crate::nvm_dir::{segment_name, volume_files};
+use crate::test_device::device;
 use crate::volume_file::{DeviceFile, VolumeFile, uuid_text};
 use crate::{DeviceKind, MakeOptions, StagedSizes, make_volume};
 use shale_format::limits::{LOG_BYTES_MIN, NVM_BYTES_MIN};
@@ -70,17 +71,6 @@ impl Place {
             .collect();
         names.sort();
         names
-    }
-}
-
-fn device(path: &Path, size_bytes: u64) -> DeviceFile {
-    DeviceFile {
-        path: path.to_path_buf(),
-        size_bytes,
-        zone_bytes: None,
-        model: None,
-        kind: DeviceKind::Conventional,
-        overprovision_percent: None,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Volume files are saved and loaded, and every mistake is named.
 
 use super::*;
-use crate::device_kind::DeviceKind;
+use crate::test_device::device;
 
 fn sample(dir: &Path) -> VolumeFile {
     VolumeFile {
@@ -20,17 +20,6 @@ fn sample(dir: &Path) -> VolumeFile {
         }],
         ssd: vec![],
         hdd: vec![],
-    }
-}
-
-fn device(path: &Path, size_bytes: u64) -> DeviceFile {
-    DeviceFile {
-        path: path.to_path_buf(),
-        size_bytes,
-        zone_bytes: None,
-        model: None,
-        kind: DeviceKind::Conventional,
-        overprovision_percent: None,
     }
 }
 
