@@ -2,12 +2,12 @@
 //!
 //! | Module | What it owns |
 //! | --- | --- |
-//! | `client` | what a client is made of: services, each with its own state, and the frame that every call runs in |
+//! | `client` | the frame that every call runs in, and [`Session`], the surface |
 //! | `inodes` | inodes in memory: attributes, overlay, directory changes |
 //! | `namespace` | names, paths, listings, attributes, permissions |
 //! | `io` | reading and writing, open files, mappings |
-//! | `lower_tiers` | reading blocks that are not in NVM, with a cache |
 //!
+//! What talks to the daemon, to the log and to the volume, and knows no inodes in memory, is `shale_session`.
 //! Operations are functions: the first parameter is the frame ([`client::call_runner::CallRunner`]), the others what else they may touch.
 //! [`Session`] only hands each call what it needs.
 //!
@@ -21,18 +21,12 @@
 #![forbid(unsafe_code)]
 
 mod client;
-mod errno;
 mod inodes;
 mod io;
-mod lower_tiers;
 mod namespace;
 
-pub use client::call::{panicked_after_append, stop_appending};
-pub use client::log::throttle::Waits;
-pub use client::reader_slot::{prepare_thread, reset_in_child};
-pub use client::session::{Session, SessionMaps, SessionOptions};
-pub use errno::{BY_KERNEL, ELSEWHERE, Errno, Result};
-pub use inodes::attr::{Attr, Caller, SetAttr, SetTime, Timestamp};
+pub use client::session::Session;
+pub use inodes::attr::{Attr, SetAttr, SetTime, Timestamp};
 pub use inodes::inode_handle::InodeHandle;
 pub use io::direct::{DirectMap, Piece};
 pub use io::handle::{File, SEEK_CUR, SEEK_END, SEEK_SET};
@@ -48,3 +42,9 @@ pub use shale_format::acl::AclKind;
 pub use shale_format::inode::flag as inode_flag;
 pub use shale_oplog::Recent;
 pub use shale_proto::LeaseMode;
+pub use shale_session::call_frame::{panicked_after_append, stop_appending};
+pub use shale_session::caller::Caller;
+pub use shale_session::errno::{BY_KERNEL, ELSEWHERE, Errno, Result};
+pub use shale_session::log::throttle::Waits;
+pub use shale_session::options::{SessionMaps, SessionOptions};
+pub use shale_session::reader_slot::{prepare_thread, reset_in_child};

@@ -10,21 +10,21 @@
 //! outside of one there is what this offers besides [`CallRunner::run`], and no more.
 
 use crate::client::call::CallContext;
-use crate::client::log::client_log::Need;
-use crate::client::read_section::ReadSection;
-use crate::client::reader_slot;
-use crate::client::retry::RetryPolicy;
-use crate::client::services::Services;
-use crate::client::sync::{failpoints, mutants};
-use crate::client::volume_reader::VolumeReader;
-use crate::errno::{Errno, Result, Stop, final_errno};
-use crate::inodes::attr::Caller;
-use crate::inodes::node::{Node, NodeState};
+use crate::inodes::node::{Node, NodeState, Nodes};
 use shale_format::LogPos;
 use shale_oplog::{Done, LogReservation};
 use shale_proto::message::Space;
-use shale_proto::{LeaseMode, LeaseRequestMode, Reply, Request};
-use shale_sys::Memory;
+use shale_proto::{LeaseMode, LeaseRequestMode};
+use shale_session::call_frame::CallFrame;
+use shale_session::caller::Caller;
+use shale_session::errno::{Errno, Result, Stop};
+use shale_session::log::client_log::Need;
+use shale_session::read_section::ReadSection;
+use shale_session::reader_slot;
+use shale_session::retry::RetryPolicy;
+use shale_session::services::Services;
+use shale_session::volume_reader::VolumeReader;
+use shale_sys::{failpoints, mutants};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -34,6 +34,7 @@ pub(crate) type TakeRights = fn(&CallRunner, &Caller, u64, u32) -> Result<()>;
 /// See the module.
 pub(crate) struct CallRunner {
     pub(super) services: Services,
+    pub(super) nodes: Nodes,
     take_rights: TakeRights,
     /// A name was seen that does not lead to what it says ([`RetryPolicy::retry_changed`]).
     damaged: AtomicBool,
@@ -43,6 +44,7 @@ impl CallRunner {
     pub(crate) fn new(services: Services, take_rights: TakeRights) -> Self {
         Self {
             services,
+            nodes: Nodes::new(),
             take_rights,
             damaged: AtomicBool::new(false),
         }
@@ -59,16 +61,13 @@ impl CallRunner {
         mut f: impl FnMut(&mut CallContext<'_>) -> std::result::Result<T, Stop>,
     ) -> Result<T> {
         let services = &self.services;
-        if services.options.memory.is_some_and(Memory::is_short) {
-            return Err(Errno::NOMEM);
-        }
+        services.has_memory()?;
         let thread = reader_slot::number();
-        let permit = self.admit(thread, need.log)?;
-        if permit.is_some() && caller.request != 0 {
-            let log = &services.log;
-            log.requests.begin(caller.request, || log.reserved());
+        let permit = services.admit(thread, need.log)?;
+        if permit.is_some() {
+            services.begin_request(caller);
         }
-        let mut op = CallContext::new(services, caller, thread, permit);
+        let mut op = self.context(caller, thread, permit);
         let mut search = RetryPolicy::default();
         loop {
             // Made in its place and never moved: loading together what was stored apart a
@@ -80,49 +79,42 @@ impl CallRunner {
             };
             match result {
                 Ok(value) => {
-                    match need.log {
-                        0 => services.connection.still_served().map_err(final_errno)?,
-                        _ if need.sync || services.log.hardens_at_return() => {
-                            services.log.harden(op.appended)?;
-                        }
-                        _ => {}
-                    }
+                    services.end_call(need, op.appended)?;
                     return Ok(value);
                 }
                 Err(Stop::Rights(ino, bits)) => {
                     // Gives its space in the log back: a client that takes the rights away waits for some.
                     drop(op);
                     (self.take_rights)(self, caller, ino, bits)?;
-                    let permit = self.admit(thread, need.log)?;
-                    op = CallContext::new(services, caller, thread, permit);
+                    let permit = services.admit(thread, need.log)?;
+                    op = self.context(caller, thread, permit);
                 }
                 Err(Stop::Log(bytes)) => {
                     drop(op);
-                    let permit = self.admit(thread, need.log.max(bytes))?;
-                    op = CallContext::new(services, caller, thread, permit);
+                    let permit = services.admit(thread, need.log.max(bytes))?;
+                    op = self.context(caller, thread, permit);
                 }
                 Err(stop) => self.resolve_stop(stop, &mut search)?,
             }
         }
     }
 
-    /// Space in the log for `bytes`; none is needed for 0.
+    /// A call that has yet to enter the read section.
     #[inline(always)]
-    fn admit(&self, thread: usize, bytes: u64) -> Result<Option<LogReservation<'_>>> {
-        let Services {
-            log, kernel, space, ..
-        } = &self.services;
-        Ok(match bytes {
-            0 => None,
-            bytes => Some(log.resume(log.reserve(thread, bytes, kernel, space)?)),
-        })
+    fn context<'s>(
+        &'s self,
+        caller: &'s Caller,
+        thread: usize,
+        permit: Option<LogReservation<'s>>,
+    ) -> CallContext<'s> {
+        let frame = CallFrame::new(&self.services, caller, thread, permit);
+        CallContext::new(frame, &self.nodes)
     }
 
     /// Gets what a run stopped for, so that the call may be run once more.
     #[cold]
     fn resolve_stop(&self, stop: Stop, search: &mut RetryPolicy) -> Result<()> {
         match stop {
-            Stop::Errno(e) => Err(e),
             // Resolved where the call's space in the log can be given back.
             Stop::Rights(..) | Stop::Log(_) => Err(Errno::IO),
             Stop::Again => search.retry_changed(&self.damaged),
@@ -130,17 +122,7 @@ impl CallRunner {
             Stop::Grow(ino) => self
                 .acquire(ino, LeaseMode::Exclusive, LeaseRequestMode::GrowOrDefer)
                 .map(|_| ()),
-            Stop::Inodes(parent) => self.services.numbers.get_more(parent),
-            Stop::Blocks(missing) => self.services.volume.get_missing(missing),
-            Stop::NeedSpace(bytes) => match self.services.space.acquire(bytes) {
-                // The daemon has digested everything to find space, which can lessen the
-                // need: look once more.
-                Err(Errno::NOSPC) if !search.last_try => {
-                    search.last_try = true;
-                    Ok(())
-                }
-                other => other,
-            },
+            other => self.services.get_lacking(other, search),
         }
     }
 
@@ -167,13 +149,8 @@ impl CallRunner {
         mode: LeaseMode,
         request_mode: LeaseRequestMode,
     ) -> Result<bool> {
-        let Services {
-            leases,
-            nodes,
-            volume,
-            ..
-        } = &self.services;
-        leases.acquire(nodes, volume, ino, mode, request_mode)
+        let Services { leases, volume, .. } = &self.services;
+        leases.acquire(&self.nodes, volume, ino, mode, request_mode)
     }
 
     /// Gets an exclusive lease if nobody has to lose one; whether it has it.
@@ -184,19 +161,14 @@ impl CallRunner {
     /// Gets the lease to note an access, if nobody loses one for that. What others refuse is
     /// not asked for again before leases have moved.
     pub(crate) fn may_note_access(&self, ino: u64) -> Result<bool> {
-        let Services {
-            daemon,
-            leases,
-            nodes,
-            ..
-        } = &self.services;
+        let Services { daemon, leases, .. } = &self.services;
         if !daemon.notes_access() {
             return Ok(false);
         }
-        let Some(node) = nodes.get(ino) else {
+        let Some(node) = self.nodes.get(ino) else {
             return Ok(false);
         };
-        if leases.holds(&node, LeaseMode::Exclusive) {
+        if leases.holds(&*node, LeaseMode::Exclusive) {
             return Ok(true);
         }
         let now = u64::from(daemon.lease_word(ino)) | 1 << 32;
@@ -249,18 +221,13 @@ impl CallRunner {
         ino: u64,
         f: impl FnOnce(&VolumeReader) -> Result<T>,
     ) -> Result<Option<T>> {
-        let Services {
-            leases,
-            nodes,
-            volume,
-            ..
-        } = &self.services;
-        leases.glance(nodes, ino, || f(volume))
+        let Services { leases, volume, .. } = &self.services;
+        leases.glance(&self.nodes, ino, || f(volume))
     }
 
     /// The node of an inode, if it is in memory.
     pub(crate) fn in_memory(&self, ino: u64) -> Option<Arc<Node>> {
-        self.services.nodes.get(ino)
+        self.nodes.get(ino)
     }
 
     /// Whether the lease on a node in memory stands, for reading.
@@ -322,27 +289,11 @@ impl CallRunner {
 
     /// Has the log brought into the volume up to this position, if it is not.
     pub(crate) fn digest_to(&self, upto: LogPos) -> Result<()> {
-        match upto > self.services.daemon.digested() {
-            true => self.services.daemon.digest(upto),
-            false => Ok(()),
-        }
+        self.services.digest_to(upto)
     }
 
     /// Space of the volume. What was deleted counts as free at once.
     pub(crate) fn volume_space(&self) -> Result<Space> {
-        let Services {
-            daemon, log, space, ..
-        } = &self.services;
-        if daemon.digested() < log.published() {
-            log.digest()?;
-        }
-        match daemon.ask(Request::Space)? {
-            Reply::Space(mut s) => {
-                let own = space.unused_blocks(s.spare_bytes);
-                s.free = (s.free + own).min(s.total);
-                Ok(s)
-            }
-            _ => Err(Errno::PROTO),
-        }
+        self.services.volume_space()
     }
 }

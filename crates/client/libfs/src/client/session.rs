@@ -1,54 +1,35 @@
 //! A client's session with the daemon, as its callers see it.
 //!
-//! A session is made of services, each with its own state, behind the frame that calls run in ([`CallRunner`]), and of what is kept
-//! about names. It does nothing itself: attaching puts the services together, and each call is a function of its area that is
-//! given what it may touch (`session/`: content, names, attributes, kernel).
+//! A session is made of services (`shale_session`), each with its own state, and the inodes in memory, behind the frame that calls run
+//! in ([`CallRunner`]), and of what is kept about names. It does nothing itself: each call is a function of its area that is given what it
+//! may touch (`session/`: content, names, attributes, kernel).
 
 mod attributes;
 mod content;
 mod kernel;
 mod names;
 
-use crate::client::access_sampling::AccessSampling;
 use crate::client::call::CallContext;
 use crate::client::call_runner::CallRunner;
-use crate::client::connection_state::ConnectionState;
-use crate::client::daemon_link::DaemonLink;
-use crate::client::lease::Leases;
-use crate::client::log::client_log::{ClientLog, Need};
-use crate::client::log::requests::Requests;
-use crate::client::log::throttle::Waits;
-pub use crate::client::options::{SessionMaps, SessionOptions};
-use crate::client::read_section;
-use crate::client::services::Services;
-use crate::client::space::granted_space::GrantedSpace;
-use crate::client::space::grants::InodeNumbers;
-use crate::client::volume_reader::VolumeReader;
-use crate::errno::{Errno, Result, device, proto, refusal, volume};
-use crate::inodes::attr::Caller;
-use crate::inodes::kernel_refs::KernelRefs;
-use crate::inodes::node::Nodes;
-use crate::lower_tiers::block_cache::BlockCache;
-use crate::lower_tiers::direct_device_read::FlashDevices;
-use crate::lower_tiers::lower_blocks::LowerBlocks;
 use crate::namespace::names::Names;
 use crate::namespace::rights::take_rights;
-use shale_format::Durability;
-use shale_nvm::{Access, Map, MapOptions, Piece, SharedWords};
 use shale_oplog::Recent;
-use shale_proto::message::{Attached, PROTO_VERSION, Space};
-use shale_proto::shared_pages::{client_page, daemon_page};
+use shale_proto::message::Space;
 use shale_proto::{Channel, LeaseMode, LeaseRequestMode, Reply, Request};
+use shale_session::attach::attach;
+use shale_session::caller::Caller;
+use shale_session::errno::{Errno, Result};
+use shale_session::log::client_log::Need;
+use shale_session::log::throttle::Waits;
+use shale_session::options::{SessionMaps, SessionOptions};
+use shale_session::services::Services;
 use shale_sys::clock::Clock;
-use shale_volume::View;
 use std::sync::Arc;
 
 /// A client of a volume.
 pub struct Session {
     pub(crate) calls: CallRunner,
     pub(crate) names: Names,
-    /// Number that the daemon knows this client by.
-    client: u32,
 }
 
 impl Session {
@@ -71,44 +52,10 @@ impl Session {
         options: SessionOptions,
         maps: &SessionMaps,
     ) -> Result<Arc<Self>> {
-        read_section::register_barriers();
-        let ask = Request::Attach {
-            version: PROTO_VERSION,
-            log_bytes: options.log_bytes,
-        };
-        let (reply, fds) = channel.call(ask).map_err(|e| proto(&e))?;
-        let attached = match reply {
-            Reply::Attached(a) => a,
-            other => return Err(refusal(&other)),
-        };
-        let mut fds = fds.into_iter();
-        let mut map = |options: &MapOptions, bytes: usize, access| -> Result<Arc<Map>> {
-            // The kernel leaves out what this process has no numbers for.
-            let fd = fds.next().ok_or(Errno::MFILE)?;
-            let opened = options.open(vec![Piece { fd, bytes }], access);
-            Ok(Arc::new(opened.map_err(|e| device(&e))?))
-        };
-        let plain = MapOptions::new();
-        let log_bytes = attached.ring_bytes as usize + shale_format::log::RING_AT;
-        let log = map(&maps.log, log_bytes, Access::ReadWrite)?;
-        if options.present {
-            log.populate().map_err(|e| device(&e))?;
-        }
-        let daemon_page = map(&plain, daemon_page::BYTES, Access::ReadOnly)?;
-        let client_page = map(&maps.client_page, client_page::BYTES, Access::ReadWrite)?;
-        let nvm = Arc::new(map_segments(channel.as_ref(), &attached, &maps.nvm)?);
-        let given = Given {
-            channel,
-            nvm,
-            log,
-            daemon_page,
-            client_page,
-        };
-        let services = services(given, &attached, (clock, recent), options)?;
+        let services = attach(channel, (clock, recent), options, maps)?;
         Ok(Arc::new(Self {
             calls: CallRunner::new(services, take_rights),
             names: Names::new(),
-            client: attached.client,
         }))
     }
 
@@ -135,7 +82,7 @@ impl Session {
 
     /// Number that the daemon knows this client by.
     pub fn client(&self) -> u32 {
-        self.client
+        self.services().client
     }
 
     /// Device counters of the NVM tier, as this process moved bytes.
@@ -186,103 +133,11 @@ impl Session {
 
     /// Gives a lease back. What was written under it is in the volume when this returns.
     pub fn give_back(&self, ino: u64) -> Result<()> {
-        let Services { leases, nodes, .. } = self.services();
-        leases.give_back(nodes, ino)
+        self.services().leases.give_back(&self.calls.nodes, ino)
     }
 
     /// Leaves the volume: everything is digested when this returns.
     pub fn detach(&self) -> Result<()> {
         self.services().daemon.ask(Request::Detach).map(|_| ())
     }
-}
-
-/// What the daemon has handed out, mapped.
-struct Given {
-    channel: Arc<dyn Channel>,
-    nvm: Arc<Map>,
-    log: Arc<Map>,
-    daemon_page: Arc<Map>,
-    client_page: Arc<Map>,
-}
-
-/// Puts the services of a client together.
-fn services(
-    given: Given,
-    attached: &Attached,
-    (clock, recent): (Arc<dyn Clock>, Recent),
-    options: SessionOptions,
-) -> Result<Services> {
-    let Given {
-        channel,
-        nvm,
-        log: log_map,
-        daemon_page,
-        client_page,
-    } = given;
-    let page = || SharedWords::new(client_page.clone());
-    let daemon = DaemonLink::new(channel, daemon_page.clone());
-    let connection = || {
-        let log = SharedWords::new(log_map.clone());
-        ConnectionState::new(SharedWords::new(daemon_page.clone()), log)
-    };
-    let policy = Durability::from_number(attached.durability).unwrap_or_default();
-    let log = ClientLog::new(
-        log_map.clone(),
-        client_page.clone(),
-        (daemon.clone(), connection()),
-        Requests::new(recent),
-        (attached.ring_bytes, options.present),
-        (policy, attached.staged),
-    )?;
-    let (view, _) = View::open(nvm.clone()).map_err(|e| volume(&e))?;
-    let cache = Arc::new(BlockCache::default());
-    let flash = FlashDevices::new(daemon.clone(), client_page.clone());
-    let volume = VolumeReader::new(
-        view.with_block_source(cache.clone()),
-        nvm.clone(),
-        log.content(),
-        LowerBlocks::new(cache, flash, daemon.clone()),
-        AccessSampling::new(page(), daemon.clone()),
-    );
-    let may_steal = attached.may_steal && !options.log_all;
-    Ok(Services {
-        options,
-        clock,
-        sections: page(),
-        page: client_page.clone(),
-        connection: connection(),
-        volume,
-        nodes: Nodes::new(),
-        leases: Leases::new(daemon.clone(), page()),
-        kernel: KernelRefs::default(),
-        numbers: InodeNumbers::new(daemon.clone()),
-        space: GrantedSpace::new(daemon.clone(), connection(), nvm, may_steal),
-        log,
-        daemon,
-    })
-}
-
-fn map_segments(channel: &dyn Channel, attached: &Attached, options: &MapOptions) -> Result<Map> {
-    let mut pieces = Vec::new();
-    while pieces.len() < attached.segments as usize {
-        let ask = Request::Segments {
-            first: pieces.len() as u32,
-        };
-        let (reply, fds) = channel.call(ask).map_err(|e| proto(&e))?;
-        let Reply::Segments { bytes, .. } = reply else {
-            return Err(refusal(&reply));
-        };
-        if bytes.is_empty() || fds.len() > bytes.len() {
-            return Err(Errno::PROTO);
-        }
-        if fds.len() < bytes.len() {
-            return Err(Errno::MFILE);
-        }
-        pieces.extend(fds.into_iter().zip(bytes).map(|(fd, b)| Piece {
-            fd,
-            bytes: b as usize,
-        }));
-    }
-    let map = options.open(pieces, Access::ReadOnly);
-    map.map_err(|e| device(&e))
 }

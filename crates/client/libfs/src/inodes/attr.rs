@@ -1,26 +1,10 @@
-//! Attributes, times and callers, in the terms of POSIX.
+//! Attributes and times, in the terms of POSIX.
 
 use shale_format::inode::{Inode, time};
 use shale_format::record::{SetAttrBody, attr};
 
 /// "Leave it as it is" for an owner or group, as in chown(2).
 const NO_ID: u32 = u32::MAX;
-
-/// Who calls, and for which request of the kernel.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Caller {
-    /// User.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-    /// Process or thread.
-    pub pid: u32,
-    /// Mode bits to take away from what is created.
-    pub umask: u32,
-    /// Request of the kernel that the call answers; 0: none. A request that was
-    /// done before a crash is not done again.
-    pub request: u64,
-}
 
 /// A point in time since 1970-01-01 UTC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -3,11 +3,11 @@
 //! A change in memory decides about its key; keys without a change are as the tree has
 //! them. The caller holds the directory's lock.
 
-use crate::client::volume_reader::VolumeReader;
-use crate::errno::{Errno, Stop};
 use crate::inodes::node::NodeState;
 use shale_format::DirKey;
 use shale_format::limits::NAME_BYTES_MAX;
+use shale_session::errno::{Errno, Stop};
+use shale_session::volume_reader::VolumeReader;
 
 /// An entry that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,9 +6,9 @@
 //! Invariants: those who change it hold the lock of the file's leaves. Who asks or notes holds the
 //! lock of the inode's state; who forgets, because the volume's roots are others now, holds it alone.
 
-use crate::client::sync::{AtomicU64, Ordering, mutants};
 use shale_format::{BlockAddr, FileBlock};
-use std::sync::atomic::fence;
+use shale_sys::mutants;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Blocks `first..end` of a file, which lie from `addr` on; none if `end` is 0.
 #[derive(Default)]

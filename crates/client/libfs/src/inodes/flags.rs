@@ -2,14 +2,15 @@
 //! kernel knows nothing of them on a mount, so whatever changes an inode asks here.
 
 use crate::client::call_runner::CallRunner;
-use crate::client::log::client_log::Need;
-use crate::errno::{Errno, Result};
-use crate::inodes::attr::{Caller, SetAttr, SetTime};
+use crate::inodes::attr::{SetAttr, SetTime};
 use shale_format::Ino;
 use shale_format::inode::flag::{APPEND_ONLY, CHANGEABLE, IMMUTABLE};
 use shale_format::inode::{Inode, time};
 use shale_format::record::{SetAttrBody, attr, record_bytes};
 use shale_oplog::encode;
+use shale_session::caller::Caller;
+use shale_session::errno::{Errno, Result};
+use shale_session::log::client_log::Need;
 
 /// See [`crate::Session::inode_flags`].
 pub(crate) fn inode_flags(calls: &CallRunner, caller: &Caller, ino: u64) -> Result<u32> {

@@ -17,7 +17,6 @@ pub(crate) mod extent_hint;
 pub(crate) mod flags;
 pub(crate) mod inode_handle;
 pub(crate) mod inode_locks;
-pub(crate) mod kernel_refs;
 pub(crate) mod node;
 pub(crate) mod unwritten_ranges;
 pub(crate) mod xattr_cache;

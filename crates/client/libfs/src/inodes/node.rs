@@ -7,9 +7,6 @@
 //!
 //! Lock order: nodes by ascending inode number; then leaves; then the cache's shards.
 
-use crate::client::lease_word::LeaseWord;
-use crate::client::volume_reader::VolumeReader;
-use crate::errno::{Errno, Stop};
 use crate::inodes::dir::DirState;
 use crate::inodes::extent_hint::ExtentHint;
 use crate::inodes::unwritten_ranges::UnwrittenRanges;
@@ -19,6 +16,10 @@ use shale_format::inode::Inode;
 use shale_format::xattr::Xattrs;
 use shale_format::{FileBlock, LogPos};
 use shale_oplog::Overlay;
+use shale_session::errno::{Errno, Stop};
+use shale_session::lease::{LeasedInode, LeasedInodes, OtherUsers};
+use shale_session::lease_word::LeaseWord;
+use shale_session::volume_reader::VolumeReader;
 use shale_sys::biased_rwlock;
 use shale_volume::{LeafCover, Mapping, View};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -300,6 +301,29 @@ impl Node {
     }
 }
 
+impl LeasedInode for Node {
+    #[inline(always)]
+    fn number(&self) -> u64 {
+        self.ino
+    }
+
+    #[inline(always)]
+    fn lease(&self) -> &LeaseWord {
+        &self.lease
+    }
+
+    fn reload(&self, volume: &VolumeReader, epoch: u64) -> Result<(), Stop> {
+        Node::reload(self, volume, epoch)
+    }
+
+    fn note_others(&self, others: &OtherUsers) {
+        let release = Ordering::Release;
+        self.used_elsewhere.store(others.used_elsewhere, release);
+        self.watched.store(others.watched, release);
+        self.shared.store(others.shared, release);
+    }
+}
+
 const SHARDS: usize = 64;
 /// A shard above this many nodes drops those that the volume knows and nobody uses.
 const SHARD_NODES_MAX: usize = 1024;
@@ -408,6 +432,22 @@ impl Nodes {
         if there.is_some_and(|n| std::ptr::eq(&**n, node)) {
             shard.nodes.remove(&node.ino);
         }
+    }
+}
+
+impl LeasedInodes for Nodes {
+    type Inode = Node;
+
+    fn get(&self, ino: u64) -> Option<Arc<Node>> {
+        Nodes::get(self, ino)
+    }
+
+    fn load(volume: &VolumeReader, ino: u64, epoch: u64) -> Result<Arc<Node>, Stop> {
+        Node::load(volume, ino, epoch)
+    }
+
+    fn add(&self, node: Arc<Node>, digested: LogPos) -> Arc<Node> {
+        Nodes::add(self, node, digested)
     }
 }
 

@@ -1,14 +1,14 @@
 //! Noting in a file's inode that it was read.
 
 use crate::client::call_runner::CallRunner;
-use crate::client::log::client_log::Need;
-use crate::errno::{Result, Stop};
-use crate::inodes::attr::Caller;
 use crate::inodes::node::NodeState;
 use shale_format::Ino;
 use shale_format::inode::{flag, time};
 use shale_format::record::{SetAttrBody, attr, record_bytes};
 use shale_oplog::encode;
+use shale_session::caller::Caller;
+use shale_session::errno::{Result, Stop};
+use shale_session::log::client_log::Need;
 
 /// With a last access older than this many seconds, a read notes a new one (relatime).
 const ATIME_SECONDS_MAX: i64 = 24 * 3600;

@@ -4,12 +4,12 @@
 //! read is returned if the daemon cut this client off meanwhile.
 
 use crate::client::call::CallContext;
-use crate::client::volume_reader::whole;
-use crate::errno::{Errno, Stop};
 use crate::inodes::node::{Node, NodeState};
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, FileBlock, TierId};
 use shale_oplog::Source;
+use shale_session::errno::{Errno, Stop};
+use shale_session::volume_reader::whole;
 use shale_volume::{Mapping, check_target};
 
 /// Bytes behind a sequential read that begin to come into the cache, if it was as long: with the first

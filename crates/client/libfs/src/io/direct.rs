@@ -1,16 +1,16 @@
 //! Mapping a part of a file directly from NVM (Strata §4.1, DESIGN §35).
 
 use crate::client::call_runner::CallRunner;
-use crate::client::daemon_link::DaemonLink;
-use crate::client::log::client_log::Need;
-use crate::errno::{Errno, Result};
-use crate::inodes::attr::Caller;
 use crate::io::access_time::{note_access, wants_atime};
 use crate::io::content::wrong_type;
 use shale_format::BlockAddr;
 use shale_format::limits::{BLOCK_BYTES, SEGMENT_BYTES};
 use shale_proto::message::BlockRun;
 use shale_proto::{Reply, Request};
+use shale_session::caller::Caller;
+use shale_session::daemon_link::DaemonLink;
+use shale_session::errno::{Errno, Result};
+use shale_session::log::client_log::Need;
 use std::os::fd::OwnedFd;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;

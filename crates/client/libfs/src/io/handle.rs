@@ -1,10 +1,8 @@
 //! Open files: the handle of the path API.
 
 use crate::client::call::CallContext;
-use crate::client::log::client_log::Need;
 use crate::client::session::Session;
-use crate::errno::{Errno, Result, Stop};
-use crate::inodes::attr::{Attr, Caller};
+use crate::inodes::attr::Attr;
 use crate::inodes::dirents::{KIND_DIR, KIND_SYMLINK};
 use crate::inodes::flags::may_write;
 use crate::inodes::node::{Node, NodeState};
@@ -19,6 +17,9 @@ use crate::namespace::walk::{Target, walk, walk_to_create};
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use shale_format::limits::NAME_BYTES_MAX;
+use shale_session::caller::Caller;
+use shale_session::errno::{Errno, Result, Stop};
+use shale_session::log::client_log::Need;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,14 +1,14 @@
 //! Reading, and looking for data and holes: calls, on what [`crate::io::content`] says where bytes lie.
 
 use crate::client::call_runner::CallRunner;
-use crate::client::log::client_log::Need;
-use crate::errno::{Errno, Result};
-use crate::inodes::attr::Caller;
 use crate::inodes::node::Node;
 use crate::io::access_time::{note_access, wants_atime};
 use crate::io::content::{AHEAD_BYTES, copy_out, pieces, wrong_type};
 use crate::io::read_fast::read_fast;
-use crate::lower_tiers::lower_blocks::RUN_BYTES;
+use shale_session::caller::Caller;
+use shale_session::errno::{Errno, Result};
+use shale_session::log::client_log::Need;
+use shale_session::lower_tiers::lower_blocks::RUN_BYTES;
 
 /// A search for data or a hole looks at this many bytes before it can stop.
 const SEEK_STEP_BYTES: u64 = 1 << 40;

@@ -3,13 +3,13 @@
 //! not, the long way (`read.rs`) restarts and finds out what to do.
 
 use crate::client::call_runner::CallRunner;
-use crate::client::volume_reader::VolumeReader;
 use crate::inodes::node::{Node, NodeState};
 use crate::io::access_time::wants_atime;
 use crate::io::content::AHEAD_BYTES;
-use crate::lower_tiers::lower_blocks::RUN_BYTES;
 use shale_format::{FileBlock, TierId};
 use shale_oplog::Source;
+use shale_session::lower_tiers::lower_blocks::RUN_BYTES;
+use shale_session::volume_reader::VolumeReader;
 use shale_volume::Mapping;
 
 /// Reads from byte `offset` on, as [`crate::io::read::read_known`]; `None`: not on this way.

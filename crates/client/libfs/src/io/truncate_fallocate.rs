@@ -2,10 +2,7 @@
 
 use crate::client::call::CallContext;
 use crate::client::call_runner::CallRunner;
-use crate::client::log::client_log::Need;
-use crate::client::space::reservation::{content_blocks, shift_bytes, shorten_bytes, write_bytes};
-use crate::errno::{BY_KERNEL, Errno, Result, Stop};
-use crate::inodes::attr::{Caller, without_set_id};
+use crate::inodes::attr::without_set_id;
 use crate::inodes::flags::{may_change, may_write};
 use crate::inodes::node::{Node, NodeState};
 use crate::io::content::wrong_type;
@@ -19,6 +16,10 @@ use shale_format::limits::{BLOCK_BYTES, FILE_BYTES_MAX};
 use shale_format::record::{FallocateBody, flag, record_bytes};
 use shale_format::{FileBlock, Ino, LogPos};
 use shale_oplog::encode;
+use shale_session::caller::Caller;
+use shale_session::errno::{BY_KERNEL, Errno, Result, Stop};
+use shale_session::log::client_log::Need;
+use shale_session::space::reservation::{content_blocks, shift_bytes, shorten_bytes, write_bytes};
 use std::sync::atomic::Ordering;
 
 /// Parts in which a range is reserved at most where space is short: each leaves a 65th of what was free.
@@ -133,7 +134,8 @@ pub(crate) fn truncate_where(
             false => 0,
         };
         if !size.is_multiple_of(BLOCK) && size < old {
-            op.reserve_space(shorten_bytes(op.is_tiered(), gone))?;
+            let tiered = op.is_tiered();
+            op.reserve_space(shorten_bytes(tiered, gone))?;
         }
         let kill = if kill_suidgid { flag::KILL_SUID } else { 0 };
         let mut part = encode::truncate(Ino(ino), size).flags(kill);
@@ -379,7 +381,8 @@ fn shift(
                 .ok_or(Errno::FBIG)?,
         };
         op.may_end_at(&node, &state, new_size)?;
-        op.reserve_space(shift_bytes(op.is_tiered()))?;
+        let tiered = op.is_tiered();
+        op.reserve_space(shift_bytes(tiered))?;
         let kill = kills_set_id(caller);
         let flags = if kill { flag::KILL_SUID } else { 0 };
         let end = op.append(&mut encode::fallocate(Ino(ino), offset, bytes, bits).flags(flags))?;

@@ -15,11 +15,6 @@
 //! Nothing is different for writes of one piece.
 
 use crate::client::call_runner::CallRunner;
-use crate::client::log::client_log::Need;
-use crate::client::space::granted_space::GrantedSpace;
-use crate::client::space::grants::{BlockRun, Runs};
-use crate::client::space::reservation::write_bytes;
-use crate::errno::{Errno, Result};
 use crate::inodes::node::Node;
 use crate::io::write::{
     RUNS_MAX, Stolen, WRITE_PIECE_BYTES, WriteAccess, WriteFlags, after_write, end_in_memory,
@@ -31,6 +26,11 @@ use shale_format::limits::{BLOCK_BYTES, RECORD_ALIGN};
 use shale_format::record::{StealBody, flag, record_bytes};
 use shale_oplog::CHAIN_RECORDS_MAX;
 use shale_proto::message::GRANT_BLOCKS_MAX;
+use shale_session::errno::{Errno, Result};
+use shale_session::log::client_log::Need;
+use shale_session::space::granted_space::GrantedSpace;
+use shale_session::space::grants::{BlockRun, Runs};
+use shale_session::space::reservation::write_bytes;
 use shale_sys::mutants;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -92,7 +92,8 @@ pub(crate) fn write_whole(
         // A digest copies what went through the log, and has all of it twice for a moment.
         let copied = place.stolen.runs.is_empty();
         let new = if copied { blocks } else { new_blocks };
-        op.reserve_space(write_bytes(op.is_tiered(), new, blocks))?;
+        let tiered = op.is_tiered();
+        op.reserve_space(write_bytes(tiered, new, blocks))?;
         place.fit(space, offset, data)?;
         let kill = flags.kill_suidgid;
         let kill_flag = if kill { flag::KILL_SUID } else { 0 };

@@ -7,12 +7,7 @@
 
 use crate::client::call::CallContext;
 use crate::client::call_runner::CallRunner;
-use crate::client::log::client_log::Need;
-use crate::client::space::granted_space::GrantedSpace;
-use crate::client::space::grants::{BlockRun, Runs};
-use crate::client::space::reservation::{content_blocks, write_bytes};
-use crate::errno::{Errno, Result, Stop};
-use crate::inodes::attr::{Caller, without_set_id};
+use crate::inodes::attr::without_set_id;
 use crate::inodes::flags::may_write;
 use crate::inodes::node::{Node, NodeState};
 use crate::io::content::{Piece, pieces, wrong_type};
@@ -23,6 +18,12 @@ use shale_format::limits::{BLOCK_BYTES, CHECKSUM_BYTES_MAX, FILE_BYTES_MAX};
 use shale_format::record::{StealBody, flag, record_bytes};
 use shale_format::{BlockAddr, FileBlock, Ino, LogPos};
 use shale_oplog::{Overlay, Part, Source, encode};
+use shale_session::caller::Caller;
+use shale_session::errno::{Errno, Result, Stop};
+use shale_session::log::client_log::Need;
+use shale_session::space::granted_space::GrantedSpace;
+use shale_session::space::grants::{BlockRun, Runs};
+use shale_session::space::reservation::{content_blocks, write_bytes};
 use shale_sys::biased_rwlock::WriteGuard;
 use shale_volume::Mapping;
 use smallvec::SmallVec;
@@ -209,7 +210,8 @@ fn write_piece(
             .is_none_or(|s| (offset + s.from as u64).is_multiple_of(BLOCK));
         let new_blocks = missing_blocks(op, node, &state, offset, end)?;
         let blocks = FileBlock::at_or_after(end).0 - FileBlock::containing(offset).0;
-        op.reserve_space(write_bytes(op.is_tiered(), new_blocks, blocks))?;
+        let tiered = op.is_tiered();
+        op.reserve_space(write_bytes(tiered, new_blocks, blocks))?;
         let kill = flags.kill_suidgid;
         let kill_flag = if kill { flag::KILL_SUID } else { 0 };
         let logged = match stolen.as_ref().filter(|_| fits) {

@@ -3,10 +3,11 @@
 //! A caller is one user and one group; there are no further groups. The superuser may
 //! do everything but execute what nobody may execute.
 
-use crate::errno::{Errno, Result};
-use crate::inodes::attr::{Caller, SetAttr, SetTime, without_set_id};
+use crate::inodes::attr::{SetAttr, SetTime, without_set_id};
 use shale_format::acl::{Acl, permits};
 use shale_format::inode::Inode;
+use shale_session::caller::Caller;
+use shale_session::errno::{Errno, Result};
 
 /// May read.
 pub(crate) const READ: u32 = 4;

@@ -6,11 +6,8 @@
 
 use crate::client::call::CallContext;
 use crate::client::call_runner::CallRunner;
-use crate::client::log::client_log::Need;
-use crate::client::space::reservation::blocks_bytes;
-use crate::errno::{Errno, Result, Stop};
+use crate::inodes::attr::SetAttr;
 use crate::inodes::attr::changed;
-use crate::inodes::attr::{Caller, SetAttr};
 use crate::inodes::flags::may_change;
 use crate::inodes::node::NodeState;
 use crate::inodes::xattr_cache::{blocks, load_xattrs, most_blocks, space_for, with_xattrs};
@@ -22,6 +19,10 @@ use shale_format::inode::time;
 use shale_format::record::{SetAttrBody, XattrBody, record_bytes};
 use shale_format::xattr::{Xattrs, encoded_bytes};
 use shale_oplog::encode;
+use shale_session::caller::Caller;
+use shale_session::errno::{Errno, Result, Stop};
+use shale_session::log::client_log::Need;
+use shale_session::space::reservation::blocks_bytes;
 
 const SET_GID: u32 = libc::S_ISGID;
 

@@ -2,11 +2,8 @@
 
 use crate::client::call::CallContext;
 use crate::client::call_runner::CallRunner;
-use crate::client::log::client_log::Need;
-use crate::client::space::reservation::HIDDEN_BLOCKS;
-use crate::errno::{Errno, Result, Stop};
 use crate::inodes::attr::changed;
-use crate::inodes::attr::{Attr, Caller, SetAttr, SetTime};
+use crate::inodes::attr::{Attr, SetAttr, SetTime};
 use crate::inodes::flags::may_set;
 use crate::inodes::xattr_cache::has_capability;
 use crate::io::content::read_target;
@@ -17,6 +14,10 @@ use shale_format::Ino;
 use shale_format::limits::{BLOCK_BYTES, NAME_BYTES_MAX};
 use shale_format::record::{Kind, SetAttrBody, attr, record_bytes};
 use shale_oplog::encode;
+use shale_session::caller::Caller;
+use shale_session::errno::{Errno, Result, Stop};
+use shale_session::log::client_log::Need;
+use shale_session::space::reservation::HIDDEN_BLOCKS;
 
 const SECOND_NS: u32 = 1_000_000_000;
 /// What `statvfs` tells.

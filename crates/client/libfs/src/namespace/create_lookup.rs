@@ -6,10 +6,7 @@
 
 use crate::client::call::CallContext;
 use crate::client::call_runner::CallRunner;
-use crate::client::log::client_log::Need;
-use crate::client::space::reservation::{INODE_BYTES, TREE_BYTES, blocks_bytes};
-use crate::errno::{Errno, Result, Stop};
-use crate::inodes::attr::{Attr, Caller};
+use crate::inodes::attr::Attr;
 use crate::inodes::dir::Entry;
 use crate::inodes::dirents::{FoundDirent, Slot, check_length, check_new, find, slot};
 use crate::inodes::flags::may_add_to;
@@ -26,6 +23,10 @@ use shale_format::record::{CreateBody, XattrBody, record_bytes};
 use shale_format::xattr::{Xattrs, encoded_bytes};
 use shale_format::{DirKey, Ino, LogPos};
 use shale_oplog::{Part, Source, encode};
+use shale_session::caller::Caller;
+use shale_session::errno::{Errno, Result, Stop};
+use shale_session::log::client_log::Need;
+use shale_session::space::reservation::{INODE_BYTES, TREE_BYTES, blocks_bytes};
 use std::sync::Arc;
 
 const S_IFMT: u32 = libc::S_IFMT;

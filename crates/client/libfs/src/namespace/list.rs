@@ -6,14 +6,15 @@
 
 use crate::client::call::CallContext;
 use crate::client::call_runner::CallRunner;
-use crate::client::log::client_log::Need;
-use crate::errno::final_errno;
-use crate::errno::{Result, Stop};
-use crate::inodes::attr::{Attr, Caller};
+use crate::inodes::attr::Attr;
 use crate::inodes::dir::{Change, DirState};
 use crate::inodes::dirents::KIND_DIR;
-use crate::inodes::kernel_refs::KernelRefs;
 use shale_format::{DirKey, Ino};
+use shale_session::caller::Caller;
+use shale_session::errno::final_errno;
+use shale_session::errno::{Result, Stop};
+use shale_session::kernel_refs::KernelRefs;
+use shale_session::log::client_log::Need;
 use shale_volume::Dirent;
 use std::ops::ControlFlow;
 

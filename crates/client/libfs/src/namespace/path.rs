@@ -8,10 +8,8 @@ use crate::client::call::CallContext;
 mod path_xattrs;
 
 use crate::client::call_runner::CallRunner;
-use crate::client::log::client_log::Need;
 use crate::client::session::Session;
-use crate::errno::{Errno, Result, Stop};
-use crate::inodes::attr::{Attr, Caller, SetAttr, SetTime};
+use crate::inodes::attr::{Attr, SetAttr, SetTime};
 use crate::inodes::dirents::{KIND_DIR, check_length, check_new};
 use crate::io::content::wrong_type;
 use crate::io::handle::File;
@@ -28,6 +26,9 @@ use crate::namespace::unlink_link::{link_where, may_link, remove_where};
 use crate::namespace::walk::{Last, Target, split, walk, walk_to_change};
 use rustix::fs::OFlags;
 use shale_format::limits::{NAME_BYTES_MAX, PATH_BYTES_MAX};
+use shale_session::caller::Caller;
+use shale_session::errno::{Errno, Result, Stop};
+use shale_session::log::client_log::Need;
 use std::collections::VecDeque;
 use std::sync::Arc;
 

@@ -6,10 +6,6 @@
 
 use crate::client::call::CallContext;
 use crate::client::call_runner::CallRunner;
-use crate::client::log::client_log::Need;
-use crate::client::space::reservation::{INODE_BYTES, TREE_BYTES};
-use crate::errno::{Errno, Result, Stop};
-use crate::inodes::attr::Caller;
 use crate::inodes::dirents::{FoundDirent, KIND_DIR, Slot, check_length, check_new, slot};
 use crate::inodes::flags::{may_add_to, may_take_from};
 use crate::inodes::inode_locks::Locked;
@@ -24,6 +20,10 @@ use shale_format::limits::{DEPTH_MAX, LINKS_MAX};
 use shale_format::record::{RenameBody, flag, record_bytes};
 use shale_format::{DirKey, Ino, LogPos};
 use shale_oplog::{Part, encode};
+use shale_session::caller::Caller;
+use shale_session::errno::{Errno, Result, Stop};
+use shale_session::log::client_log::Need;
+use shale_session::space::reservation::{INODE_BYTES, TREE_BYTES};
 use std::sync::Arc;
 
 /// `RENAME_NOREPLACE`: an existing new name is `EEXIST`.

@@ -14,10 +14,8 @@
 
 use crate::client::call::CallContext;
 use crate::client::call_runner::CallRunner;
-use crate::client::log::client_log::Need;
-use crate::errno::{BY_KERNEL, Result, Stop};
 use crate::inodes::attr::changed;
-use crate::inodes::attr::{Caller, SetAttr, without_set_id};
+use crate::inodes::attr::{SetAttr, without_set_id};
 use crate::inodes::node::NodeState;
 use crate::inodes::xattr_cache::{has_capability, with_xattrs};
 use crate::namespace::xattrs::remove_xattr;
@@ -25,6 +23,9 @@ use shale_format::Ino;
 use shale_format::record::{SetAttrBody, XattrBody, record_bytes};
 use shale_format::xattr::CAPABILITY;
 use shale_oplog::encode;
+use shale_session::caller::Caller;
+use shale_session::errno::{BY_KERNEL, Result, Stop};
+use shale_session::log::client_log::Need;
 
 const SET_GID: u32 = libc::S_ISGID;
 

@@ -9,14 +9,10 @@
 
 use crate::client::call::CallContext;
 use crate::client::call_runner::CallRunner;
-use crate::client::log::client_log::Need;
-use crate::client::space::reservation::TREE_BYTES;
-use crate::errno::{Errno, Result, Stop};
-use crate::inodes::attr::{Attr, Caller};
+use crate::inodes::attr::Attr;
 use crate::inodes::dirents::{FoundDirent, Slot, check_length, check_new, find, slot};
 use crate::inodes::flags::{may_add_to, may_change, may_take_from};
 use crate::inodes::inode_locks::Locked;
-use crate::inodes::kernel_refs::KernelRefs;
 use crate::inodes::node::{Node, NodeState};
 use crate::namespace::create_lookup::made_before;
 use crate::namespace::create_lookup::{add_entry, take_entry};
@@ -27,6 +23,11 @@ use shale_format::limits::LINKS_MAX;
 use shale_format::record::{LinkBody, flag, record_bytes};
 use shale_format::{DirKey, Ino, LogPos};
 use shale_oplog::{Overlay, encode};
+use shale_session::caller::Caller;
+use shale_session::errno::{Errno, Result, Stop};
+use shale_session::kernel_refs::KernelRefs;
+use shale_session::log::client_log::Need;
+use shale_session::space::reservation::TREE_BYTES;
 use shale_volume::FoundInode;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;

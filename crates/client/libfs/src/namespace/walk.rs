@@ -6,7 +6,6 @@
 //! needs, and the run restarts if they stand for something else by then.
 
 use crate::client::call::CallContext;
-use crate::errno::{Errno, Stop};
 use crate::inodes::dirents::{KIND_DIR, KIND_SYMLINK, check_length, find};
 use crate::io::content::read_target;
 use crate::namespace::access::EXECUTE;
@@ -15,6 +14,7 @@ use crate::namespace::path_cache::{CachedPath, Passed, PathCache};
 use shale_format::Ino;
 use shale_format::limits::PATH_BYTES_MAX;
 use shale_proto::LeaseMode;
+use shale_session::errno::{Errno, Stop};
 
 /// Most symbolic links that one walk follows.
 const LINKS_MAX: u32 = 40;

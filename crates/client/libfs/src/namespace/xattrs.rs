@@ -2,9 +2,6 @@
 
 use crate::client::call::CallContext;
 use crate::client::call_runner::CallRunner;
-use crate::client::log::client_log::Need;
-use crate::errno::{Errno, Result, Stop};
-use crate::inodes::attr::Caller;
 use crate::inodes::flags::may_change;
 use crate::inodes::node::NodeState;
 use crate::inodes::xattr_cache::{space_for, with_xattrs};
@@ -19,6 +16,9 @@ use shale_format::limits::{XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
 use shale_format::record::{XattrBody, record_bytes};
 use shale_format::xattr::Xattrs;
 use shale_oplog::encode;
+use shale_session::caller::Caller;
+use shale_session::errno::{Errno, Result, Stop};
+use shale_session::log::client_log::Need;
 
 /// `XATTR_CREATE`: an attribute that exists is `EEXIST`.
 pub const XATTR_CREATE: u32 = 1;

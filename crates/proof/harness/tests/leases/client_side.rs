@@ -1,13 +1,13 @@
-//! A client: LibFS' own files as they are, and what stands for the rest of it.
+//! A client: the session's own files as they are, and what stands for the rest of it.
 #![allow(dead_code, reason = "the model needs only a part of those files")]
 
-#[path = "../../../../client/libfs/src/client/lease.rs"]
+#[path = "../../../../client/session/src/lease.rs"]
 mod lease;
-#[path = "../../../../client/libfs/src/client/lease_word.rs"]
+#[path = "../../../../client/session/src/lease_word.rs"]
 mod lease_word;
-#[path = "../../../../client/libfs/src/client/read_section.rs"]
+#[path = "../../../../client/session/src/read_section.rs"]
 mod read_section;
-#[path = "../../../../client/libfs/src/client/connection_state.rs"]
+#[path = "../../../../client/session/src/connection_state.rs"]
 mod served;
 
 pub(crate) mod session;
@@ -152,26 +152,36 @@ mod volume_reader {
 
 mod node {
     use super::errno::Stop;
+    use super::lease::{LeasedInode, LeasedInodes, OtherUsers};
     use super::lease_word::LeaseWord;
     use super::sync::Mutex;
     use super::volume_reader::VolumeReader;
     use shale_format::LogPos;
     use std::collections::HashMap;
     use std::sync::Arc;
-    use std::sync::atomic::AtomicBool;
 
     /// Inodes in memory.
     #[derive(Default)]
     pub(crate) struct Nodes(std::sync::Mutex<HashMap<u64, Arc<Node>>>);
 
-    impl Nodes {
-        pub(crate) fn get(&self, ino: u64) -> Option<Arc<Node>> {
+    impl LeasedInodes for Nodes {
+        type Inode = Node;
+
+        fn get(&self, ino: u64) -> Option<Arc<Node>> {
             let nodes = self.0.lock().expect("nobody fails holding it");
             nodes.get(&ino).cloned()
         }
 
+        fn load(volume: &VolumeReader, ino: u64, _epoch: u64) -> Result<Arc<Node>, Stop> {
+            Ok(Arc::new(Node {
+                ino,
+                state: Mutex::new(volume.0.in_volume(ino)),
+                lease: LeaseWord::default(),
+            }))
+        }
+
         /// Nodes are never dropped here, so it does not matter what is digested.
-        pub(crate) fn add(&self, node: Arc<Node>, _digested: LogPos) -> Arc<Node> {
+        fn add(&self, node: Arc<Node>, _digested: LogPos) -> Arc<Node> {
             let mut nodes = self.0.lock().expect("nobody fails holding it");
             nodes.entry(node.ino).or_insert(node).clone()
         }
@@ -181,36 +191,25 @@ mod node {
     pub(crate) struct Node {
         pub(crate) ino: u64,
         pub(crate) state: Mutex<u64>,
-        pub(crate) lease: LeaseWord,
-        pub(crate) used_elsewhere: AtomicBool,
-        pub(crate) watched: AtomicBool,
-        pub(crate) shared: AtomicBool,
+        lease: LeaseWord,
     }
 
-    impl Node {
-        fn new(ino: u64, value: u64) -> Arc<Self> {
-            Arc::new(Self {
-                ino,
-                state: Mutex::new(value),
-                lease: LeaseWord::default(),
-                used_elsewhere: AtomicBool::new(false),
-                watched: AtomicBool::new(false),
-                shared: AtomicBool::new(false),
-            })
+    impl LeasedInode for Node {
+        fn number(&self) -> u64 {
+            self.ino
         }
 
-        pub(crate) fn load(
-            volume: &VolumeReader,
-            ino: u64,
-            _epoch: u64,
-        ) -> Result<Arc<Self>, Stop> {
-            Ok(Self::new(ino, volume.0.in_volume(ino)))
+        fn lease(&self) -> &LeaseWord {
+            &self.lease
         }
 
-        pub(crate) fn reload(&self, volume: &VolumeReader, _epoch: u64) -> Result<(), Stop> {
+        fn reload(&self, volume: &VolumeReader, _epoch: u64) -> Result<(), Stop> {
             let mut state = self.state.lock();
             *state = volume.0.in_volume(self.ino);
             Ok(())
         }
+
+        /// No call of the model asks for it.
+        fn note_others(&self, _others: &OtherUsers) {}
     }
 }

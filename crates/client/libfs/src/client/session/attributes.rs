@@ -1,12 +1,13 @@
 //! Attributes, extended attributes, access control lists and flags of inodes, and making them durable.
 
 use super::Session;
-use crate::errno::Result;
-use crate::inodes::attr::{Attr, Caller, SetAttr};
+use crate::inodes::attr::{Attr, SetAttr};
 use crate::inodes::flags;
 use crate::namespace::attributes::{self, StatFs};
 use crate::namespace::{acl, xattrs};
 use shale_format::acl::AclKind;
+use shale_session::caller::Caller;
+use shale_session::errno::Result;
 
 impl Session {
     /// Attributes of an inode. Errors: `ENOENT`.

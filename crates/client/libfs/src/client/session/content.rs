@@ -1,14 +1,14 @@
 //! Reading, writing and changing what files hold, by inode number.
 
 use super::Session;
-use crate::errno::Result;
-use crate::inodes::attr::Caller;
 use crate::inodes::inode_handle::{self, InodeHandle};
 use crate::io::direct::{self, DirectMap};
 use crate::io::handle::{File, open_file};
 use crate::io::write::{WriteAccess, WriteFlags};
 use crate::io::{read, truncate_fallocate, write};
 use rustix::fs::OFlags;
+use shale_session::caller::Caller;
+use shale_session::errno::Result;
 use std::sync::Arc;
 
 impl Session {

@@ -1,11 +1,12 @@
 //! Looking names up, making, moving, removing and listing them, by inode number; and the tree by path.
 
 use super::Session;
-use crate::errno::Result;
-use crate::inodes::attr::{Attr, Caller};
+use crate::inodes::attr::Attr;
 use crate::namespace::list::DirEntry;
 use crate::namespace::path::Tree;
 use crate::namespace::{create_lookup, list, rename, unlink_link};
+use shale_session::caller::Caller;
+use shale_session::errno::Result;
 use std::sync::Arc;
 
 impl Session {

@@ -1,8 +1,6 @@
 //! Extended attributes by path, with the permissions that xattr(7) asks for.
 
 use crate::client::call::CallContext;
-use crate::errno::{Errno, Result, Stop};
-use crate::inodes::attr::Caller;
 use crate::namespace::access::{READ, WRITE, may, owns};
 use crate::namespace::acl::deciding_acl;
 use crate::namespace::path::Tree;
@@ -13,6 +11,8 @@ use crate::namespace::xattrs::{
 };
 use shale_format::acl::{Acl, AclKind};
 use shale_format::inode::Inode;
+use shale_session::caller::Caller;
+use shale_session::errno::{Errno, Result, Stop};
 
 impl Tree {
     /// Sets an extended attribute; `follow`: of what a symbolic link names. Errors: as

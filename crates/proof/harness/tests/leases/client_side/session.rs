@@ -2,7 +2,7 @@
 
 use super::daemon_link::DaemonLink;
 use super::errno::{Errno, Result, Stop};
-use super::lease::Leases;
+use super::lease::{LeasedInodes, Leases};
 use super::node::{Node, Nodes};
 use super::read_section::ReadSection;
 use super::served::ConnectionState;
@@ -103,7 +103,7 @@ impl Session {
         let mut inside = (!early).then(|| ReadSection::enter(&self.client_words));
         let node = self.nodes.get(ino);
         let node = node
-            .filter(|n| self.leases.holds(n, mode))
+            .filter(|n| self.leases.holds(&**n, mode))
             .ok_or(Stop::Lease(mode))?;
         inside.get_or_insert_with(|| ReadSection::enter(&self.client_words));
         self.world.enter(&self.client, ino, mode);

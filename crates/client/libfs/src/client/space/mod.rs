@@ -1,7 +1,0 @@
-//! What a client was granted of the volume: bytes, blocks and inode numbers; and what each kind of change may add at most.
-//!
-//! [`granted_space::GrantedSpace`] and [`grants::InodeNumbers`] own what is at hand.
-
-pub(crate) mod granted_space;
-pub(crate) mod grants;
-pub(crate) mod reservation;

@@ -1,0 +1,163 @@
+//! Attaching to the daemon: maps what it hands out, and puts the services of a client together.
+
+use crate::access_sampling::AccessSampling;
+use crate::connection_state::ConnectionState;
+use crate::daemon_link::DaemonLink;
+use crate::errno::{Errno, Result, device, proto, refusal, volume};
+use crate::kernel_refs::KernelRefs;
+use crate::lease::Leases;
+use crate::log::client_log::ClientLog;
+use crate::log::requests::Requests;
+use crate::lower_tiers::block_cache::BlockCache;
+use crate::lower_tiers::direct_device_read::FlashDevices;
+use crate::lower_tiers::lower_blocks::LowerBlocks;
+use crate::options::{SessionMaps, SessionOptions};
+use crate::read_section;
+use crate::services::Services;
+use crate::space::granted_space::GrantedSpace;
+use crate::space::grants::InodeNumbers;
+use crate::volume_reader::VolumeReader;
+use shale_format::Durability;
+use shale_nvm::{Access, Map, MapOptions, Piece, SharedWords};
+use shale_oplog::Recent;
+use shale_proto::message::{Attached, PROTO_VERSION};
+use shale_proto::shared_pages::{client_page, daemon_page};
+use shale_proto::{Channel, Reply, Request};
+use shale_sys::clock::Clock;
+use shale_volume::View;
+use std::sync::Arc;
+
+/// Attaches to the daemon behind `channel`, with maps made as `maps` says. `recent`: requests that were done before a crash (empty for a
+/// new client). Errors: what the daemon refuses with; `EMFILE`: this process has no numbers for the descriptors; `ENOMEM`; `EIO`.
+pub fn attach(
+    channel: Arc<dyn Channel>,
+    (clock, recent): (Arc<dyn Clock>, Recent),
+    options: SessionOptions,
+    maps: &SessionMaps,
+) -> Result<Services> {
+    read_section::register_barriers();
+    let ask = Request::Attach {
+        version: PROTO_VERSION,
+        log_bytes: options.log_bytes,
+    };
+    let (reply, fds) = channel.call(ask).map_err(|e| proto(&e))?;
+    let attached = match reply {
+        Reply::Attached(a) => a,
+        other => return Err(refusal(&other)),
+    };
+    let mut fds = fds.into_iter();
+    let mut map = |options: &MapOptions, bytes: usize, access| -> Result<Arc<Map>> {
+        // The kernel leaves out what this process has no numbers for.
+        let fd = fds.next().ok_or(Errno::MFILE)?;
+        let opened = options.open(vec![Piece { fd, bytes }], access);
+        Ok(Arc::new(opened.map_err(|e| device(&e))?))
+    };
+    let plain = MapOptions::new();
+    let log_bytes = attached.ring_bytes as usize + shale_format::log::RING_AT;
+    let log = map(&maps.log, log_bytes, Access::ReadWrite)?;
+    if options.present {
+        log.populate().map_err(|e| device(&e))?;
+    }
+    let daemon_page = map(&plain, daemon_page::BYTES, Access::ReadOnly)?;
+    let client_page = map(&maps.client_page, client_page::BYTES, Access::ReadWrite)?;
+    let nvm = Arc::new(map_segments(channel.as_ref(), &attached, &maps.nvm)?);
+    let given = Given {
+        channel,
+        nvm,
+        log,
+        daemon_page,
+        client_page,
+    };
+    services(given, &attached, (clock, recent), options)
+}
+
+/// What the daemon has handed out, mapped.
+struct Given {
+    channel: Arc<dyn Channel>,
+    nvm: Arc<Map>,
+    log: Arc<Map>,
+    daemon_page: Arc<Map>,
+    client_page: Arc<Map>,
+}
+
+/// Puts the services of a client together.
+fn services(
+    given: Given,
+    attached: &Attached,
+    (clock, recent): (Arc<dyn Clock>, Recent),
+    options: SessionOptions,
+) -> Result<Services> {
+    let Given {
+        channel,
+        nvm,
+        log: log_map,
+        daemon_page,
+        client_page,
+    } = given;
+    let page = || SharedWords::new(client_page.clone());
+    let daemon = DaemonLink::new(channel, daemon_page.clone());
+    let connection = || {
+        let log = SharedWords::new(log_map.clone());
+        ConnectionState::new(SharedWords::new(daemon_page.clone()), log)
+    };
+    let policy = Durability::from_number(attached.durability).unwrap_or_default();
+    let log = ClientLog::new(
+        log_map.clone(),
+        client_page.clone(),
+        (daemon.clone(), connection()),
+        Requests::new(recent),
+        (attached.ring_bytes, options.present),
+        (policy, attached.staged),
+    )?;
+    let (view, _) = View::open(nvm.clone()).map_err(|e| volume(&e))?;
+    let cache = Arc::new(BlockCache::default());
+    let flash = FlashDevices::new(daemon.clone(), client_page.clone());
+    let volume = VolumeReader::new(
+        view.with_block_source(cache.clone()),
+        nvm.clone(),
+        log.content(),
+        LowerBlocks::new(cache, flash, daemon.clone()),
+        AccessSampling::new(page(), daemon.clone()),
+    );
+    let may_steal = attached.may_steal && !options.log_all;
+    Ok(Services {
+        client: attached.client,
+        options,
+        clock,
+        sections: page(),
+        page: client_page.clone(),
+        connection: connection(),
+        volume,
+        leases: Leases::new(daemon.clone(), page()),
+        kernel: KernelRefs::default(),
+        numbers: InodeNumbers::new(daemon.clone()),
+        space: GrantedSpace::new(daemon.clone(), connection(), nvm, may_steal),
+        log,
+        daemon,
+    })
+}
+
+fn map_segments(channel: &dyn Channel, attached: &Attached, options: &MapOptions) -> Result<Map> {
+    let mut pieces = Vec::new();
+    while pieces.len() < attached.segments as usize {
+        let ask = Request::Segments {
+            first: pieces.len() as u32,
+        };
+        let (reply, fds) = channel.call(ask).map_err(|e| proto(&e))?;
+        let Reply::Segments { bytes, .. } = reply else {
+            return Err(refusal(&reply));
+        };
+        if bytes.is_empty() || fds.len() > bytes.len() {
+            return Err(Errno::PROTO);
+        }
+        if fds.len() < bytes.len() {
+            return Err(Errno::MFILE);
+        }
+        pieces.extend(fds.into_iter().zip(bytes).map(|(fd, b)| Piece {
+            fd,
+            bytes: b as usize,
+        }));
+    }
+    let map = options.open(pieces, Access::ReadOnly);
+    map.map_err(|e| device(&e))
+}

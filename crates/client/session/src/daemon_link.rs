@@ -1,0 +1,123 @@
+//! The daemon, as a client reaches it: by messages that are answered, and by the page of words that it publishes.
+//!
+//! Each service of a client that asks the daemon has a link of its own. A link has no state besides the two, so which one is
+//! used makes no difference. No message may be sent inside the read section or with a lock of an inode held.
+
+use crate::errno::{Errno, Result, proto};
+use shale_format::LogPos;
+use shale_nvm::{Map, SharedWords};
+use shale_proto::shared_pages::{daemon_page, mount_flag};
+use shale_proto::{Channel, Reply, Request};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// See the module.
+pub struct DaemonLink {
+    channel: Arc<dyn Channel>,
+    page: Arc<Map>,
+    words: SharedWords,
+}
+
+impl Clone for DaemonLink {
+    fn clone(&self) -> Self {
+        Self::new(self.channel.clone(), self.page.clone())
+    }
+}
+
+impl DaemonLink {
+    /// `page`: what the daemon publishes for this client.
+    pub(crate) fn new(channel: Arc<dyn Channel>, page: Arc<Map>) -> Self {
+        Self {
+            channel,
+            words: SharedWords::new(page.clone()),
+            page,
+        }
+    }
+
+    /// Asks the daemon; a refusal becomes its errno.
+    pub fn ask(&self, request: Request) -> Result<Reply> {
+        match self.call(request)?.0 {
+            Reply::Refused { errno, why } => {
+                if errno != libc::ENOENT {
+                    tracing::warn!("daemon refuses: {why}");
+                }
+                Err(Errno::from_raw_os_error(errno))
+            }
+            reply => Ok(reply),
+        }
+    }
+
+    /// Asks the daemon; its answer as it is, and the descriptors that come with it.
+    pub fn call(&self, request: Request) -> Result<(Reply, Vec<OwnedFd>)> {
+        self.channel.call(request).map_err(|e| proto(&e))
+    }
+
+    /// Has this client's log brought into the volume up to this position.
+    pub fn digest(&self, upto: LogPos) -> Result<()> {
+        self.ask(Request::Digest { upto: upto.0 }).map(|_| ())
+    }
+
+    /// Has this client's log survive a power cut up to this position; waits for the device. Only where the log lies in memory.
+    pub(crate) fn harden(&self, upto: LogPos) -> Result<()> {
+        match self.words.load_u64(daemon_page::HARDENED) >= upto.0 {
+            true => Ok(()),
+            false => self.ask(Request::Harden { upto: upto.0 }).map(|_| ()),
+        }
+    }
+
+    /// Position up to which the volume has this client's log.
+    #[inline]
+    pub fn digested(&self) -> LogPos {
+        LogPos(self.words.load_u64(daemon_page::DIGESTED))
+    }
+
+    /// Position below which the log needs no record any more.
+    #[inline]
+    pub(crate) fn reclaimable(&self) -> u64 {
+        self.words.load_u64(daemon_page::RECLAIM)
+    }
+
+    /// Position up to which this client may log without asking for how long it has to wait.
+    #[inline]
+    pub(crate) fn allowed(&self) -> u64 {
+        self.words.load_u64(daemon_page::ALLOWED)
+    }
+
+    /// The volume's epoch.
+    #[inline]
+    pub fn epoch(&self) -> u64 {
+        self.words.load_u64(daemon_page::EPOCH)
+    }
+
+    /// Generation word of the lease on `ino`.
+    #[inline]
+    pub fn lease_word(&self, ino: u64) -> u32 {
+        self.words.load_u32(daemon_page::bucket(ino))
+    }
+
+    /// Whether the volume has lower tiers. Inside the read section the answer holds: nothing lies below
+    /// before every thread has left the call in which it heard that nothing does.
+    #[inline]
+    pub fn is_tiered(&self) -> bool {
+        self.words.load_u64(daemon_page::TIERS) != 0
+    }
+
+    /// Whether the volume is mounted read-only.
+    #[inline(always)]
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.words.load_u64(daemon_page::MOUNT) & mount_flag::READ_ONLY != 0
+    }
+
+    /// Whether what is not hardened yet never will be.
+    #[inline]
+    pub(crate) fn hardening_failed(&self) -> bool {
+        self.words.load_u64(daemon_page::MOUNT) & mount_flag::HARDENING_FAILED != 0
+    }
+
+    /// Whether it is to be noted that a file was read.
+    #[inline]
+    pub fn notes_access(&self) -> bool {
+        const NOT: u64 = mount_flag::READ_ONLY | mount_flag::NO_ATIME;
+        self.words.load_u64(daemon_page::MOUNT) & NOT == 0
+    }
+}

@@ -1,0 +1,362 @@
+//! This client's update log: space for what calls append, appending, and giving back what is digested.
+//!
+//! Owns the writer of the log, the permits that threads keep, the requests whose records the log has to keep, and what slows a
+//! writer down. A call gets its space before it takes any lock ([`ClientLog::reserve`]), since it may have to wait
+//! for a digest; appending never waits.
+
+use crate::connection_state::ConnectionState;
+use crate::daemon_link::DaemonLink;
+use crate::errno::{self, Errno, Result, Stop, final_errno};
+use crate::kernel_refs::KernelRefs;
+use crate::log::permit_cache::Permits;
+use crate::log::prefault::Prefault;
+use crate::log::requests::Requests;
+use crate::log::throttle::{Pauses, Waits};
+use crate::space::granted_space::GrantedSpace;
+use shale_format::{Durability, LogPos};
+use shale_nvm::{Map, counters};
+use shale_oplog::{Log, LogReservation, ParkedPermit, Part, PublishedWord, Writer};
+use shale_proto::shared_pages::client_page;
+use shale_proto::{Reply, Request};
+use shale_sys::mutants;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// What a call may need at most.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Need {
+    /// Bytes of log.
+    pub log: u64,
+    /// The call returns when its records are hardened, whatever the policy of the volume (`O_SYNC`, `O_DSYNC`).
+    pub sync: bool,
+}
+
+impl Need {
+    /// So many bytes of log.
+    pub fn log(bytes: u64) -> Self {
+        Self {
+            log: bytes,
+            sync: false,
+        }
+    }
+}
+
+/// See the module.
+pub struct ClientLog {
+    writer: Writer,
+    map: Arc<Map>,
+    ring_bytes: u64,
+    daemon: DaemonLink,
+    connection: ConnectionState,
+    permits: Permits,
+    /// Requests of the kernel that are not answered yet.
+    pub requests: Requests,
+    /// Records before this position have no space in the log any more.
+    reclaimed: AtomicU64,
+    notified: AtomicU64,
+    pauses: Pauses,
+    /// Whether the records of every call are hardened when it returns.
+    hardens_at_return: bool,
+    /// The log lies in memory: a record is hardened once the daemon has staged it.
+    staged: bool,
+    /// Whether fsync(2) waits until records are hardened; it orders them in any case.
+    fsync_waits: bool,
+}
+
+impl ClientLog {
+    /// The log in `map`, which was just made and is empty; `page`: the client page. `is_present`: all of it is in memory.
+    pub(crate) fn new(
+        map: Arc<Map>,
+        page: Arc<Map>,
+        (daemon, connection): (DaemonLink, ConnectionState),
+        requests: Requests,
+        (ring_bytes, is_present): (u64, bool),
+        (policy, staged): (Durability, bool),
+    ) -> Result<Self> {
+        let writer = new_writer(&map, page).map_err(|e| errno::log(&e))?;
+        let begin = writer.reserved().0;
+        let absent = ring_bytes * u64::from(!is_present);
+        let prefault = Prefault::new(map.clone(), begin, absent);
+        Ok(Self {
+            hardens_at_return: writer.domain().hardens_at_return(policy),
+            staged,
+            fsync_waits: policy != Durability::Ordered,
+            writer,
+            map,
+            ring_bytes,
+            daemon,
+            connection,
+            permits: Permits::new(prefault),
+            requests,
+            reclaimed: AtomicU64::new(begin),
+            notified: AtomicU64::new(0),
+            pauses: Pauses::default(),
+        })
+    }
+
+    /// What can be read of the log.
+    pub(crate) fn content(&self) -> Arc<Log> {
+        self.writer.log().clone()
+    }
+
+    /// Bytes of its ring.
+    pub fn ring_bytes(&self) -> u64 {
+        self.ring_bytes
+    }
+
+    /// Device counters of the log.
+    pub fn counts(&self) -> counters::Snapshot {
+        self.map.counts()
+    }
+
+    /// How this client was slowed because its log filled.
+    pub fn waits(&self) -> Waits {
+        self.pauses.waits()
+    }
+
+    /// Most bytes that one call may be given.
+    #[inline]
+    pub fn permit_bytes_max(&self) -> u64 {
+        self.writer.permit_bytes_max()
+    }
+
+    /// Where the next record may begin.
+    #[inline]
+    pub(crate) fn reserved(&self) -> LogPos {
+        self.writer.reserved()
+    }
+
+    /// What is complete in the log.
+    #[inline]
+    pub fn published(&self) -> LogPos {
+        self.writer.published().pos()
+    }
+
+    /// Has everything that was logged so far brought into the volume.
+    pub fn digest(&self) -> Result<()> {
+        self.daemon.digest(self.writer.published().pos())
+    }
+
+    /// Whether every call is durable when it returns, so that fsync(2) has nothing to do.
+    #[inline(always)]
+    pub fn hardens_at_return(&self) -> bool {
+        self.hardens_at_return
+    }
+
+    /// Returns when the records before `upto` survive a power cut: the one place where a call waits for that, and
+    /// where fsync(2) does. In NVM a record is hardened when it is published, so nobody waits; what can keep it
+    /// from being there is a memory error in the log (`EIO`). A log in memory is staged by the daemon; `EIO`: the device that it is
+    /// staged on has failed.
+    #[inline(always)]
+    pub fn harden(&self, upto: LogPos) -> Result<()> {
+        self.is_whole()?;
+        if self.staged {
+            return self.wait_until_staged(upto);
+        }
+        debug_assert!(
+            upto <= self.writer.published().pos(),
+            "a call has appended up to {upto:?} and the log is at {:?}",
+            self.writer.published()
+        );
+        Ok(())
+    }
+
+    #[cold]
+    fn wait_until_staged(&self, upto: LogPos) -> Result<()> {
+        self.daemon.harden(upto)
+    }
+
+    /// What fsync(2) does of a file whose newest record ends at `newest`. A log in memory is hardened as far as it is published: records
+    /// that made the file's name, and those before them, are in its order. `EIO` from the moment on when the daemon can harden
+    /// nothing any more, for whatever file: who does not wait (`ordered`) hears of it here.
+    pub fn fsync(&self, newest: LogPos) -> Result<()> {
+        match (self.staged, self.fsync_waits) {
+            (false, _) => self.harden(newest),
+            (true, true) if mutants::is_on("fsync-early") => Ok(()),
+            (true, _) if self.daemon.hardening_failed() => Err(Errno::IO),
+            (true, true) => self.harden(self.published()),
+            // Hardened in the log's order within a second: nothing that comes later is there before it.
+            (true, false) => self.is_whole(),
+        }
+    }
+
+    /// Nothing is appended to a log with a memory error in it: whether its last record is there
+    /// nobody knows.
+    #[inline(always)]
+    fn is_whole(&self) -> Result<()> {
+        match self.map.any_lost() {
+            false => Ok(()),
+            true => Err(Errno::IO),
+        }
+    }
+
+    /// Whether a call may append to the log at all. Errors: `EROFS` while the volume is mounted
+    /// read-only, but for what the kernel asks for, which refuses calls by itself and only ends what
+    /// was begun before; `EIO`, see [`Self::is_whole`].
+    #[inline(always)]
+    fn may_append(&self, kernel: &KernelRefs) -> Result<()> {
+        if self.daemon.is_read_only() && !kernel.is_served() {
+            return Err(Errno::ROFS);
+        }
+        self.is_whole()
+    }
+
+    /// Space in the log for `bytes`, waiting for digest while the log is full. `thread`: the caller's reader slot. `space`: what
+    /// the daemon may want back of it first. To be resumed.
+    #[inline(always)]
+    pub(crate) fn reserve(
+        &self,
+        thread: usize,
+        bytes: u64,
+        kernel: &KernelRefs,
+        space: &GrantedSpace,
+    ) -> Result<ParkedPermit> {
+        self.may_append(kernel)?;
+        self.reclaim();
+        let published = self.writer.published().pos().0;
+        if published >= self.daemon.allowed() {
+            self.keep_pace(space)?;
+        }
+        let behind = published.saturating_sub(self.daemon.digested().0);
+        if behind > self.ring_bytes / 10 * 3 {
+            self.slow_down(published)?;
+        }
+        match self.permits.take(&self.writer, thread, bytes) {
+            Some(kept) => Ok(kept),
+            None => Ok(self.reserve_slow(bytes)?.keep()),
+        }
+    }
+
+    #[cold]
+    fn reserve_slow(&self, bytes: u64) -> Result<LogReservation<'_>> {
+        self.pauses.count_stop();
+        loop {
+            // As little as helps: the answer comes when the chunk is digested in which that is.
+            let upto = self.daemon.digested().0 + bytes;
+            let upto = upto.min(self.writer.published().pos().0);
+            self.daemon.digest(LogPos(upto))?;
+            self.reclaim();
+            if let Some(permit) = self.writer.try_reserve(bytes) {
+                return Ok(permit);
+            }
+            self.connection.still_served().map_err(final_errno)?;
+            self.writer
+                .wait_for_space(bytes, Some(Duration::from_millis(1)));
+        }
+    }
+
+    /// The log has filled above the mark: tells the daemon, and pauses if digest does not keep up.
+    #[cold]
+    fn slow_down(&self, published: u64) -> Result<()> {
+        self.notify_daemon(published)?;
+        let in_use = published.saturating_sub(self.reclaimed.load(Ordering::Relaxed));
+        self.pauses.slow_down(in_use, published, self.ring_bytes);
+        Ok(())
+    }
+
+    /// Tells the daemon once that the log has filled above the mark.
+    fn notify_daemon(&self, published: u64) -> Result<()> {
+        let last = self.notified.load(Ordering::Relaxed);
+        let due = published.saturating_sub(last) > self.ring_bytes / 20;
+        let mine = due
+            && self
+                .notified
+                .compare_exchange(last, published, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok();
+        if mine {
+            self.daemon.ask(Request::Notify)?;
+        }
+        Ok(())
+    }
+
+    /// Waits as long as the daemon says.
+    #[cold]
+    fn keep_pace(&self, space: &GrantedSpace) -> Result<()> {
+        loop {
+            self.connection.still_served().map_err(final_errno)?;
+            match self.daemon.ask(Request::Pace)? {
+                Reply::Wait { ns, give_back } => {
+                    if give_back {
+                        space.give_back()?;
+                    }
+                    if ns == 0 {
+                        return Ok(());
+                    }
+                    self.pauses.pause(ns);
+                }
+                _ => return Err(Errno::PROTO),
+            }
+        }
+    }
+
+    /// Gives the space of digested records back to the log, if there is any.
+    #[inline]
+    fn reclaim(&self) {
+        let free_below = self.daemon.reclaimable();
+        if free_below > self.reclaimed.load(Ordering::Relaxed) {
+            self.reclaim_below(free_below);
+        }
+    }
+
+    #[cold]
+    fn reclaim_below(&self, free_below: u64) {
+        let free_below = self.requests.tail_limit(LogPos(free_below)).0;
+        let last = self.reclaimed.load(Ordering::Relaxed);
+        let mine = free_below > last
+            && self
+                .reclaimed
+                .compare_exchange(last, free_below, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok();
+        if mine {
+            self.writer.set_tail(LogPos(free_below));
+        }
+    }
+
+    /// Space that was reserved, to append with.
+    #[inline(always)]
+    pub(crate) fn resume(&self, kept: ParkedPermit) -> LogReservation<'_> {
+        self.writer.resume(kept)
+    }
+
+    /// Keeps what is left of a permit for the next call of thread `thread`.
+    #[inline(always)]
+    pub(crate) fn park(&self, thread: usize, permit: &mut LogReservation<'_>) {
+        self.permits.put(thread, permit);
+    }
+
+    /// Appends a record; durable on return. Gives the position behind it.
+    #[inline(always)]
+    pub(crate) fn append(&self, permit: &mut LogReservation<'_>, part: &mut Part<'_>) -> LogPos {
+        self.writer.append(permit, part).end
+    }
+
+    /// Appends several records as one transaction.
+    pub(crate) fn append_chain(
+        &self,
+        permit: &mut LogReservation<'_>,
+        parts: &mut [Part<'_>],
+    ) -> LogPos {
+        self.writer.append_chain(permit, parts).end
+    }
+
+    /// Whether a record that was just appended, up to `end`, counts: see [`ConnectionState::log_goes_on`].
+    #[inline(always)]
+    pub(crate) fn goes_on(&self, end: LogPos) -> std::result::Result<(), Stop> {
+        self.connection.log_goes_on(end)
+    }
+}
+
+/// The writer of a log that was just made, which is empty: its tail is where it begins.
+fn new_writer(
+    log: &Arc<Map>,
+    page: Arc<Map>,
+) -> std::result::Result<Writer, shale_oplog::OplogError> {
+    let word = PublishedWord {
+        map: page,
+        offset: client_page::PUBLISHED,
+    };
+    let log = Log::open(log.clone())?;
+    let start = LogPos(log.tail_word());
+    Writer::new(Arc::new(log), start, word)
+}
