@@ -8,21 +8,14 @@ use std::collections::BTreeMap;
 use rustix::io::Errno;
 use shale_libfs::{OFlags, RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT};
 
-use super::act::{FileAct, Outcome, SLOTS, Said, Stat};
+use super::acl;
+use super::act::{FileAct, Outcome, SLOTS, Said};
 
+mod inode;
 mod side;
 
-use super::acl;
+use inode::{DIR, FILE, Inode, KIND, LINK, SET_GID, SET_UID, SOCKET, WHITEOUT};
 
-const DIR: u32 = 0o040_000;
-const FILE: u32 = 0o100_000;
-const SOCKET: u32 = 0o140_000;
-const LINK: u32 = 0o120_000;
-const KIND: u32 = 0o170_000;
-/// A character device, whose number is 0.
-const WHITEOUT: u32 = 0o020_000;
-const SET_UID: u32 = 0o4000;
-const SET_GID: u32 = 0o2000;
 const NAME_MAX: usize = 255;
 const LINKS_FOLLOWED: usize = 40;
 const BLOCK: u64 = 4096;
@@ -30,85 +23,6 @@ const XATTR_CREATE: u32 = 1;
 const XATTR_REPLACE: u32 = 2;
 
 type Result<T> = std::result::Result<T, Errno>;
-
-#[derive(Debug, Clone, Default, Hash)]
-struct Inode {
-    mode: u32,
-    nlink: u32,
-    uid: u32,
-    gid: u32,
-    /// Content of a file, target of a symbolic link.
-    data: Vec<u8>,
-    entries: BTreeMap<Vec<u8>, u64>,
-    parent: u64,
-    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Made without a name, and may get one.
-    linkable: bool,
-}
-
-impl Inode {
-    fn is(&self, kind: u32) -> bool {
-        self.mode & KIND == kind
-    }
-
-    /// What a mode that is set changes in the list.
-    fn chmod(&mut self, mode: u32) -> Result<()> {
-        self.mode = self.mode & KIND | mode;
-        match self.xattrs.get_mut(acl::ACCESS) {
-            Some(list) => acl::chmod(list, mode),
-            None => Ok(()),
-        }
-    }
-
-    fn set_acl(&mut self, name: &[u8], list: Option<Vec<u8>>) -> Result<()> {
-        let Some(list) = list else {
-            self.xattrs.remove(name);
-            return Ok(());
-        };
-        if name == acl::DEFAULT && !self.is(DIR) {
-            return Err(Errno::ACCESS);
-        }
-        if name == acl::ACCESS {
-            self.mode = self.mode & !0o777 | acl::mode_of(&list)?;
-            if acl::is_mode(&list) {
-                self.xattrs.remove(name);
-                return Ok(());
-            }
-        }
-        self.xattrs.insert(name.to_vec(), list);
-        Ok(())
-    }
-
-    /// What it has from the directory in which it is made.
-    fn inherit(&mut self, default: Option<Vec<u8>>) -> Result<()> {
-        let Some(mut list) = default.filter(|_| !self.is(LINK)) else {
-            return Ok(());
-        };
-        if self.is(DIR) {
-            self.xattrs.insert(acl::DEFAULT.to_vec(), list.clone());
-        }
-        self.mode &= acl::mode_of(&list)? | !0o777;
-        if !acl::is_mode(&list) {
-            acl::chmod(&mut list, self.mode)?;
-            self.xattrs.insert(acl::ACCESS.to_vec(), list);
-        }
-        Ok(())
-    }
-
-    fn stat(&self) -> Stat {
-        Stat {
-            mode: self.mode,
-            nlink: self.nlink,
-            uid: self.uid,
-            gid: self.gid,
-            size: if self.is(DIR) {
-                0
-            } else {
-                self.data.len() as u64
-            },
-        }
-    }
-}
 
 #[derive(Debug, Clone, Hash)]
 struct Open {
