@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod command;
+mod hunt;
 mod mutants;
 
 use std::process::ExitCode;

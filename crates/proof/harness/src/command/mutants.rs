@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::mutants::{self, Fate, Mutant};
+use crate::hunt::{Fate, hunt};
+use crate::mutants::{self, Mutant};
 use shale_bench::BenchError;
 use shale_bench::Result;
 use shale_powercut::explore::explorer::Depth;
@@ -142,7 +143,7 @@ fn one(args: &Args, name: &str) -> Result<bool> {
         program: name.to_owned(),
         found: "there is no such mutant".to_owned(),
     })?;
-    let fate = mutants::hunt(&options(args), Duration::from_secs(args.seconds), mutant)?;
+    let fate = hunt(&options(args), Duration::from_secs(args.seconds), mutant)?;
     println!("{}", serde_json::to_string(&fate).unwrap_or_default());
     Ok(fate.killed_by.is_some())
 }
