@@ -182,6 +182,7 @@ impl Base {
                 settings: tiering::Settings {
                     migrate_at_percent: config.volume.migrate_at_percent,
                     direct_placement_min_bytes: config.direct_placement_min_bytes,
+                    places_large_runs_below: self.staged.is_some(),
                 },
                 speed: config.speed,
             }));

@@ -66,8 +66,10 @@ pub trait LogDigester: Send + Sync {
 pub struct Settings {
     /// Percentage of NVM at which migration begins.
     pub migrate_at_percent: Option<u32>,
-    /// Bytes of a run of new data from which on it is placed directly on a lower tier while NVM is full.
+    /// Bytes of a run of new data from which on it may be placed directly on a lower tier.
     pub direct_placement_min_bytes: u64,
+    /// It always is; else only while NVM is full.
+    pub places_large_runs_below: bool,
 }
 
 /// What [`Tiering`] is made of.

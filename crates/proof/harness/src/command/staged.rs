@@ -83,13 +83,14 @@ impl Campaign<'_> {
             eprintln!("\nFAILED: {failure}");
         }
         eprintln!(
-            "{} cuts ({} more in restores) of {} cases, {} writes and flushes; {} batches replayed, {} checkpoints meanwhile; {} staging areas failed; {:.1} s; from case {}",
+            "{} cuts ({} more in restores) of {} cases, {} writes and flushes; {} batches replayed, {} checkpoints meanwhile; {} MiB placed on flash by digests; {} staging areas failed; {:.1} s; from case {}",
             tally.cuts,
             tally.restores_cut,
             cases,
             tally.steps,
             tally.batches,
             tally.checkpoints,
+            tally.placed_bytes >> 20,
             tally.given_up,
             begun.elapsed().as_secs_f64(),
             self.first,

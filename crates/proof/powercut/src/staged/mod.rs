@@ -41,7 +41,7 @@ const SECTORS: [usize; 2] = [512, 4096];
 /// What is tried.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// Chooses operations, cuts and what survives them.
+    /// Chooses operations, cuts and what survives them; with an even one digests place every whole block on flash.
     pub seed: u64,
     /// What is promised.
     pub policy: Durability,
@@ -87,6 +87,8 @@ pub struct Tally {
     pub batches: u64,
     /// Checkpoints while operations ran.
     pub checkpoints: u64,
+    /// Bytes that digests placed on flash.
+    pub placed_bytes: u64,
     /// Staging areas whose device failed ([`explore_failing`]).
     pub given_up: u64,
 }
@@ -98,6 +100,7 @@ impl std::ops::AddAssign for Tally {
         self.steps += more.steps;
         self.batches += more.batches;
         self.checkpoints += more.checkpoints;
+        self.placed_bytes += more.placed_bytes;
         self.given_up += more.given_up;
     }
 }
@@ -174,7 +177,9 @@ fn promises(policy: Durability, act: &Act) -> bool {
 }
 
 /// Does the operations of a case on a volume and on the model.
-fn perform(case: &Case, stage: &Stage, recorded: &Recorded) -> Checked<(Vec<Done>, u64)> {
+///
+/// Counts checkpoints, and what digests placed on flash.
+fn perform(case: &Case, stage: &Stage, recorded: &Recorded) -> Checked<(Vec<Done>, Tally)> {
     let daemon = stage.start(recorded)?;
     let mut sides = Vec::new();
     for _ in 0..case.clients {
@@ -203,10 +208,17 @@ fn perform(case: &Case, stage: &Stage, recorded: &Recorded) -> Checked<(Vec<Done
             tree: walk(&mut model)?,
         });
     }
-    let checkpoints = daemon.status_values().staged.map_or(0, |s| s.checkpoints);
+    let status = daemon.status_values();
+    let tally = Tally {
+        checkpoints: status.staged.map_or(0, |s| s.checkpoints),
+        placed_bytes: status
+            .migration
+            .map_or(0, |m| m.counts.direct_to_tier_bytes),
+        ..Tally::default()
+    };
     daemon.abandon();
     std::mem::forget(sides);
-    Ok((done, checkpoints))
+    Ok((done, tally))
 }
 
 /// Whether a tree is one that a cut after `steps` steps of the device may leave.
@@ -235,20 +247,22 @@ fn judge(done: &[Done], steps: usize, found: &Snapshot) -> Checked<()> {
 /// # Errors
 /// The outer error: it could not run. The inner one: what is wrong, and at which cut.
 pub fn explore(case: &Case, dir: &Path) -> Result<Checked<Tally>> {
-    let (stage, contents) = Stage::new(dir, case.policy, DEVICE_BYTES)?;
+    let (mut stage, contents) = Stage::new(dir, case.policy, DEVICE_BYTES)?;
+    if case.seed.is_multiple_of(2) {
+        stage.place_all_below();
+    }
     let _switched = Switched::on(case.mutant, false);
     let recorded = Recorded::new(contents.clone());
     let performed = perform(case, &stage, &recorded);
     stage.lose(0);
-    let (done, checkpoints) = match performed {
+    let (done, counted) = match performed {
         Ok(done) => done,
         Err(wrong) => return Ok(Err(wrong)),
     };
     let noted = std::mem::take(&mut *recorded.noted.lock());
     let mut tally = Tally {
         steps: noted.len() as u64,
-        checkpoints,
-        ..Tally::default()
+        ..counted
     };
     let mut chance = Chance::new(case.seed ^ 0xc07);
     let mut at: Vec<usize> = (0..=noted.len()).collect();
@@ -342,7 +356,7 @@ mod tests {
             all += explored(case(seed, policy));
         }
         assert!(
-            all.cuts >= 12 && all.batches > 0 && all.checkpoints > 0,
+            all.cuts >= 12 && all.batches > 0 && all.checkpoints > 0 && all.placed_bytes > 0,
             "{all:?}"
         );
     }

@@ -10,10 +10,10 @@ use rustix::io::Errno;
 use shale_bench::{BenchError, Result};
 use shale_block::{Ask, MemoryBlocks, Step, TierDevice};
 use shale_check::{Below, CheckOptions, Severity, check};
-use shale_daemon::tiering::Speed;
+use shale_daemon::tiering::{DIRECT_PLACEMENT_MIN_BYTES, Speed};
 use shale_daemon::{Daemon, DaemonConfig};
 use shale_format::Durability;
-use shale_format::limits::{LOG_BYTES_MIN, NVM_BYTES_MIN};
+use shale_format::limits::{BLOCK_BYTES, LOG_BYTES_MIN, NVM_BYTES_MIN};
 use shale_libfs::SessionOptions;
 use shale_model::{Shale, Snapshot};
 use shale_pool::volume_file::DeviceFile;
@@ -79,6 +79,7 @@ impl Recorded {
 pub(crate) struct Stage {
     dir: TempDir,
     file: VolumeFile,
+    direct_min_bytes: u64,
 }
 
 impl Stage {
@@ -124,7 +125,17 @@ impl Stage {
         let contents = std::fs::read(&image).map_err(BenchError::file(&image, "read"))?;
         std::fs::remove_file(&image).map_err(BenchError::file(&image, "remove"))?;
         let file = VolumeFile::load(&options.file)?;
-        Ok((Stage { dir, file }, contents))
+        let stage = Stage {
+            dir,
+            file,
+            direct_min_bytes: DIRECT_PLACEMENT_MIN_BYTES,
+        };
+        Ok((stage, contents))
+    }
+
+    /// Digests place every whole block on flash, not only large runs.
+    pub(crate) fn place_all_below(&mut self) {
+        self.direct_min_bytes = BLOCK_BYTES as u64;
     }
 
     /// A daemon's settings, for a machine with this memory: each power cut needs another one.
@@ -135,6 +146,7 @@ impl Stage {
         }
         DaemonConfig {
             digest_threads: 1,
+            direct_placement_min_bytes: self.direct_min_bytes,
             speed: Speed {
                 paused: true,
                 limit: 0,

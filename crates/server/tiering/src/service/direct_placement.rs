@@ -1,5 +1,6 @@
-//! Direct placement: while NVM is full, large runs of new data go from the log to a lower tier, once
-//! instead of to NVM and from there down (Strata §3.3).
+//! Direct placement: large runs of new data go from the log to a lower tier, once instead of to NVM and from there
+//! down: while NVM is full (Strata §3.3); always where there is none, since what is in the memory tier is written once more
+//! with the next checkpoint (StageFS §3: file data goes to flash).
 //!
 //! NVM is full from the mark on until it is where moving down ends. A digest that gets the lock soon says
 //! so to its policy; else its data goes to NVM like any other, so it never waits long for what moves.
@@ -35,7 +36,8 @@ impl Tiering {
     /// the digester's plan-commit lock, and before this thread reads.
     pub fn lock_direct_writes(&self, logged: u64) -> Option<DirectWriteGuard<'_>> {
         let small = logged < self.settings.direct_placement_min_bytes;
-        if small || !self.is_tiered() || !self.is_full() {
+        let wanted = || self.settings.places_large_runs_below || self.is_full();
+        if small || !self.is_tiered() || !wanted() {
             return None;
         }
         let run_blocks = self.settings.direct_placement_min_bytes / BLOCK_BYTES as u64;
