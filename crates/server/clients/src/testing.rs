@@ -1,6 +1,6 @@
 //! Clients for tests of what acts on them.
 
-use crate::client::{Client, Parts, Transport};
+use crate::client::{Attached, Client, Transport};
 use crate::credentials::Credentials;
 use shale_nvm::MapOptions;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 /// A client with a log in memory and no process behind it.
 pub fn lone(id: u32, transport: Transport) -> Client {
     let log = MapOptions::new().anonymous(8192).unwrap();
-    Client::new(Parts {
+    Client::new(Attached {
         id,
         slot: id,
         transport,

@@ -19,6 +19,7 @@ use shale_format::log::TAIL_AT;
 use shale_oplog::LogReader;
 use shale_proto::shared_pages::state;
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -51,32 +52,9 @@ pub struct Work {
     pub refused: Option<(LogPos, String)>,
 }
 
-/// An attached client.
+/// An attached client: who it is ([`Attached`]), and what changes while it is served.
 pub struct Client {
-    /// Number, from 1; no other client of this daemon has had it.
-    pub id: u32,
-    /// Slot in the log table.
-    pub slot: u32,
-    /// How it talks to the daemon.
-    pub transport: Transport,
-    /// Its process, for people to read.
-    pub pid: i32,
-    /// Its user.
-    pub person: Credentials,
-    /// Whether it may write blocks in place.
-    pub may_steal: bool,
-    /// How its log is read: through a mapping only if the writer is this process.
-    pub log: Box<dyn LogReader>,
-    /// The file, for the client.
-    pub log_fd: OwnedFd,
-    /// Name of the log file.
-    pub log_path: PathBuf,
-    /// Salt of the log, which every record carries.
-    pub salt: u64,
-    /// Bytes of the log's ring.
-    pub ring_bytes: u64,
-    /// FUSE connection that its requests come from; 0: none.
-    pub connection: u64,
+    attached: Attached,
     /// The page that the daemon writes.
     pub daemon_page: DaemonPage,
     /// The page that the client writes.
@@ -114,8 +92,8 @@ pub struct Client {
     pub bucket: Mutex<Bucket>,
 }
 
-/// What a client is made of.
-pub struct Parts {
+/// Who a client is and where its log lies: known when it attaches, the same from then on.
+pub struct Attached {
     /// Number, from 1; no other client of this daemon has had it.
     pub id: u32,
     /// Slot in the log table.
@@ -142,29 +120,26 @@ pub struct Parts {
     pub connection: u64,
 }
 
+impl Deref for Client {
+    type Target = Attached;
+
+    fn deref(&self) -> &Attached {
+        &self.attached
+    }
+}
+
 impl Client {
-    /// Its pages are made; it is not attached yet.
-    pub fn new(parts: Parts) -> crate::error::Result<Self> {
+    /// Its pages are made; it is in no list yet.
+    pub fn new(attached: Attached) -> crate::error::Result<Self> {
         let daemon_page = DaemonPage::new()?;
         daemon_page.set_state(state::RUNNING);
         daemon_page.set_allowed(u64::MAX);
-        let name = match parts.transport {
+        let name = match attached.transport {
             Transport::InProcess => "mount".to_owned(),
-            Transport::Socket => process_name(parts.pid),
+            Transport::Socket => process_name(attached.pid),
         };
         Ok(Self {
-            id: parts.id,
-            slot: parts.slot,
-            transport: parts.transport,
-            pid: parts.pid,
-            person: parts.person,
-            may_steal: parts.may_steal,
-            log: parts.log,
-            log_fd: parts.log_fd,
-            log_path: parts.log_path,
-            salt: parts.salt,
-            ring_bytes: parts.ring_bytes,
-            connection: parts.connection,
+            attached,
             daemon_page,
             client_page: ClientPage::new()?,
             grants: Mutex::default(),

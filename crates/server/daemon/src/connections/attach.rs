@@ -322,7 +322,7 @@ impl AttachService {
             self.make_log(requester.transport, slot, uid, (salt, start), ring_bytes)?;
         let (log_fd, read) = ends_of(&log, &log_path, requester.transport)?;
         let own_uid = rustix::process::geteuid().as_raw();
-        let client = Arc::new(Client::new(client::Parts {
+        let client = Arc::new(Client::new(client::Attached {
             id: self.parts.clients.take_number(),
             slot,
             transport: requester.transport,
