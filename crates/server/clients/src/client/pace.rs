@@ -1,4 +1,4 @@
-//! How fast a client may go on (see [`crate::connections::limits`]): its bucket, and the word on its page.
+//! How fast a client may go on (`connections::limits` of the daemon sets it): its bucket, and the word on its page.
 
 use super::Client;
 use crate::bucket::{Bucket, PART};
