@@ -5,6 +5,7 @@
 //! for long (opening a FIFO) is done before the thread is marked, as if the library
 //! were not there.
 
+use crate::calls::names::Rest;
 use crate::calls::{
     attributes, data, descriptors, direct, mapping, names, process, route, transfer, vfork,
 };
@@ -97,28 +98,30 @@ fn serve(thread: &Thread, number: u32, args: &Args) -> i64 {
 /// Enters a file that was just opened, if it is ours.
 #[inline]
 fn opened(thread: &Thread, fd: i32, number: u32, args: &Args) -> i64 {
+    let mut rest = Rest::Look;
     if thread.is_prepared() && thread.tid.load(Ordering::Relaxed) != 0 {
-        let mut done = false;
         with_signals_blocked_raw(thread, || {
-            done = names::opened_quickly(fd, number, args);
+            rest = names::opened_quickly(fd, number, args);
             0
         });
-        if done {
-            return 0;
+    }
+    if let Rest::Look = rest {
+        let looked = with_signals_blocked(thread, || {
+            rest = names::opened(fd, number, args).map_or(Rest::Nothing, Rest::Enter);
+            0
+        });
+        if looked != 0 {
+            return looked;
         }
     }
-    let mut place = None;
-    let looked = with_signals_blocked(thread, || {
-        place = names::opened(fd, number, args);
+    let Rest::Enter(opened) = rest else {
+        return 0;
+    };
+    thread.prepare();
+    with_signals_blocked(thread, || {
+        names::enter(fd, opened);
         0
-    });
-    match place {
-        None => looked,
-        Some(place) => {
-            thread.prepare();
-            with_signals_blocked(thread, || names::enter(fd, place))
-        }
-    }
+    })
 }
 
 /// Whether the thread gets descriptors of its own, and shares its memory still.

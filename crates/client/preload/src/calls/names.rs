@@ -34,39 +34,58 @@ pub fn opened(fd: i32, number: u32, args: &Args) -> Option<Opened> {
     mounts::place(fd).map(|place| Opened { place, flags })
 }
 
-/// As [`opened`] and [`enter`], if that takes neither lock of this process nor memory; `false`: it does.
-pub fn opened_quickly(fd: i32, number: u32, args: &Args) -> bool {
+/// What [`opened_quickly`] leaves to be done.
+#[derive(Clone, Copy)]
+pub enum Rest {
+    /// Nothing.
+    Nothing,
+    /// [`enter`].
+    Enter(Opened),
+    /// [`opened`]: the kernel's number of the mount was not met before.
+    Look,
+}
+
+/// As [`opened`] and [`enter`], as far as that takes neither lock of this process nor memory.
+pub fn opened_quickly(fd: i32, number: u32, args: &Args) -> Rest {
     table::remove(fd);
     // SAFETY: as in `opened`.
     let (path, flags) = unsafe { what(number, args) };
     if flags & libc::O_PATH != 0 || path.is_some_and(mounts::surely_elsewhere) {
-        return true;
+        return Rest::Nothing;
     }
-    match mounts::place_quickly(fd) {
-        Some(Some(place)) if client::is_attached(place.mount) => false,
-        Some(Some(place)) => {
-            let mapped = mapped::is_mapped_quickly(place.mount, place.ino);
-            mapped.is_some_and(|mapped| enter_as(fd, &Opened { place, flags }, mapped) == 0)
+    let Some(found) = mounts::place_quickly(fd) else {
+        return Rest::Look;
+    };
+    let Some(place) = found else {
+        return Rest::Nothing;
+    };
+    let opened = Opened { place, flags };
+    if client::is_attached(place.mount) {
+        return Rest::Enter(opened);
+    }
+    match mapped::is_mapped_quickly(place.mount, place.ino) {
+        None => Rest::Enter(opened),
+        Some(mapped) => {
+            enter_as(fd, &opened, mapped);
+            Rest::Nothing
         }
-        Some(None) => true,
-        None => false,
     }
 }
 
-/// Enters a descriptor of ours that the kernel has opened. Gives 0.
-pub fn enter(fd: i32, opened: Opened) -> i64 {
+/// Enters a descriptor of ours that the kernel has opened.
+pub fn enter(fd: i32, opened: Opened) {
     let place = opened.place;
-    enter_as(fd, &opened, mapped::is_mapped(place.mount, place.ino))
+    enter_as(fd, &opened, mapped::is_mapped(place.mount, place.ino));
 }
 
 /// As [`enter`]; `mapped`: this process has mapped the file.
-fn enter_as(fd: i32, opened: &Opened, mapped: bool) -> i64 {
+fn enter_as(fd: i32, opened: &Opened, mapped: bool) {
     let &Opened { place, flags } = opened;
     if !READY.load(Ordering::Acquire) {
-        return 0;
+        return;
     }
     let Some(index) = description::take() else {
-        return 0;
+        return;
     };
     let d = description::get(index);
     let held = d.lock(thread::this().tid.load(Ordering::Relaxed));
@@ -94,7 +113,6 @@ fn enter_as(fd: i32, opened: &Opened, mapped: bool) -> i64 {
     } else {
         description::drop_user(index);
     }
-    0
 }
 
 /// Path and flags of a call that opened something.
