@@ -26,17 +26,16 @@
 use crate::error::Result;
 use crate::orphans;
 use crate::permissions::RecoveredRecordValidator;
-use crate::recovered_log::{Outcome, RecoveredLog, empty, shrink};
+use crate::recovered_log::{RecoveredLog, empty, shrink};
 use crate::replay::Replay;
 use parking_lot::Mutex;
 use serde::Serialize;
 use shale_clients::barrier::Barrier;
-use shale_clients::credentials::{Credentials, groups_of_user};
 use shale_clients::log_reader::{FdLogReader, set_word, word};
 use shale_coherence::readers::LocalReaders;
 use shale_digest::{
-    AccessPolicy, ChunkDone, Chunks, DigestError, DigestStats, Digester, Mode, OwnLog, RunSet,
-    Survey, digest_chunks, survey,
+    AccessPolicy, ChunkDone, Chunks, DigestError, DigestStats, Digester, Mode, OwnLog, Survey,
+    digest_chunks, survey,
 };
 use shale_format::LogPos;
 use shale_format::limits::BLOCK_BYTES;
@@ -241,32 +240,9 @@ impl Recovery<'_> {
                 // Salt and length come from the table, so its records can still be recognised.
                 report.problems.push(format!("{}: {why}", path.display()));
             }
-            RecoveredLog {
-                number,
-                slot,
-                path,
-                map,
-                writer: Self::writer(&slot),
-                credit: 0,
-                taken: RunSet::default(),
-                named: HashSet::new(),
-                head: LogPos(slot.digested),
-                outcome: Outcome {
-                    end: slot.digested,
-                    ..Outcome::default()
-                },
-            }
+            RecoveredLog::unread(number, slot, path, map, 0)
         })
         .collect()
-    }
-
-    /// Who wrote a log whose records are judged; `None`: the front end, whose log names its connection, or root, who may do everything.
-    pub(crate) fn writer(slot: &LogSlot) -> Option<Credentials> {
-        let foreign = slot.connection == 0 && slot.uid != 0;
-        foreign.then(|| Credentials {
-            uid: slot.uid,
-            groups: groups_of_user(slot.uid),
-        })
     }
 
     fn wrong_header(&self, map: &FdLogReader, number: u32, slot: &LogSlot) -> Option<String> {

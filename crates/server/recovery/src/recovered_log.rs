@@ -2,7 +2,7 @@
 
 use crate::error::{RecoveryError, Result};
 use rustix::fs::FallocateFlags;
-use shale_clients::credentials::Credentials;
+use shale_clients::credentials::{Credentials, groups_of_user};
 use shale_clients::log_reader::{FdLogReader, set_word};
 use shale_digest::{DigestStats, LogSource, RunSet};
 use shale_format::limits::BLOCK_BYTES;
@@ -47,6 +47,32 @@ pub(crate) struct Outcome {
 }
 
 impl RecoveredLog {
+    /// A log of which nothing is read yet. `credit`: bytes that its records may have reserved, if somebody else
+    /// than root wrote it.
+    pub(crate) fn unread(
+        number: u32,
+        slot: LogSlot,
+        path: PathBuf,
+        map: Option<FdLogReader>,
+        credit: u64,
+    ) -> Self {
+        Self {
+            number,
+            path,
+            map,
+            writer: writer(&slot),
+            credit,
+            taken: RunSet::default(),
+            named: HashSet::new(),
+            head: LogPos(slot.digested),
+            outcome: Outcome {
+                end: slot.digested,
+                ..Outcome::default()
+            },
+            slot,
+        }
+    }
+
     /// Tells a client that is still there which of its records count: those before a refused
     /// one, and what is not digested yet but kept.
     pub(crate) fn tell_end(&self) {
@@ -125,4 +151,13 @@ pub(crate) fn shrink(map: &FdLogReader, ring_bytes: u64, tail: u64, end: u64) {
             let _ = rustix::fs::fallocate(map.fd(), mode, ring + from, to - from);
         }
     }
+}
+
+/// Who wrote a log whose records are judged; `None`: the front end, whose log names its connection, or root, who may do everything.
+fn writer(slot: &LogSlot) -> Option<Credentials> {
+    let foreign = slot.connection == 0 && slot.uid != 0;
+    foreign.then(|| Credentials {
+        uid: slot.uid,
+        groups: groups_of_user(slot.uid),
+    })
 }

@@ -10,16 +10,15 @@
 
 use crate::error::{RecoveryError, Result};
 use crate::recover::Recovery;
-use crate::recovered_log::{Outcome, RecoveredLog};
+use crate::recovered_log::RecoveredLog;
 use shale_clients::log_reader::FdLogReader;
-use shale_digest::RunSet;
 use shale_format::LogPos;
 use shale_format::log::{LOG_MAGIC, LogHeader, LogSlot, RING_AT, TAIL_AT, file_name, slot_state};
 use shale_persist::staged::{LogIdentity, StagedArea, StagedPiece};
 use shale_pool::PoolError;
 use shale_pool::nvm_dir::remove;
 use shale_sys::{mutants, private};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use zerocopy::FromZeros;
@@ -187,20 +186,13 @@ impl<'r> Replay<'r> {
                 file.write_all_at(&slot.digested.to_le_bytes(), TAIL_AT as u64)
             })
             .map_err(|e| RecoveryError::file(&path, "make the log again", e))?;
-        Ok(RecoveredLog {
-            number: of.slot,
+        let map = FdLogReader::open(&path)?;
+        Ok(RecoveredLog::unread(
+            of.slot,
             slot,
-            map: Some(FdLogReader::open(&path)?),
             path,
-            writer: Recovery::writer(&slot),
-            credit: self.credit,
-            taken: RunSet::default(),
-            named: HashSet::new(),
-            head: LogPos(slot.digested),
-            outcome: Outcome {
-                end: slot.digested,
-                ..Outcome::default()
-            },
-        })
+            Some(map),
+            self.credit,
+        ))
     }
 }
