@@ -35,10 +35,10 @@ pub enum LeaseRequestMode {
     /// needs: nobody takes it back for a moment.
     RevokeAndHold,
     /// As [`LeaseRequestMode::Revoke`], but the client can go through the mount: if the lease
-    /// ping-pongs, or FUSE clients use it, [`Reply::Elsewhere`].
+    /// ping-pongs, or FUSE clients use it, [`Reply::Mediated`].
     RevokeOrDefer,
     /// As [`LeaseRequestMode::RevokeOrDefer`], of a client that would make the file longer: also
-    /// [`Reply::Elsewhere`] if others used it through the mount recently. The client may hold the lease.
+    /// [`Reply::Mediated`] if others used it through the mount recently. The client may hold the lease.
     GrowOrDefer,
 }
 
@@ -222,7 +222,7 @@ pub enum Reply {
     NotLeased,
     /// The lease is not granted: for so long everybody uses the file through the mount.
     /// A call that begins later asks again.
-    Elsewhere {
+    Mediated {
         /// Nanoseconds from now.
         ns: u64,
         /// No other client that could go past the mount wants to write the file.

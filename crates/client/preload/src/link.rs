@@ -14,12 +14,12 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// Files that are remembered to be elsewhere.
+/// Files that are remembered to be mediated.
 const REMEMBERED: usize = 64;
 
 /// A file that everybody uses through the mount.
 #[derive(Clone, Copy, Default)]
-struct Elsewhere {
+struct MediatedFile {
     ino: u64,
     until_ns: i64,
     alone: bool,
@@ -29,7 +29,7 @@ struct Elsewhere {
 pub struct Link {
     channel: SocketChannel,
     broken: AtomicBool,
-    elsewhere: Mutex<[Elsewhere; REMEMBERED]>,
+    mediated: Mutex<[MediatedFile; REMEMBERED]>,
     any: AtomicU32,
     /// Files that leases were asked for.
     pub leases: Leases,
@@ -44,7 +44,7 @@ impl Link {
         Ok(Self {
             channel: SocketChannel::connect_placed(path, own::hide)?,
             broken: AtomicBool::new(false),
-            elsewhere: Mutex::new([Elsewhere::default(); REMEMBERED]),
+            mediated: Mutex::new([MediatedFile::default(); REMEMBERED]),
             any: AtomicU32::new(0),
             leases: Leases::default(),
         })
@@ -68,7 +68,7 @@ impl Link {
     #[cold]
     fn look_up(&self, ino: u64) -> i64 {
         let now = clock::now_ns();
-        let files = self.elsewhere.lock();
+        let files = self.mediated.lock();
         if files.iter().all(|f| f.until_ns <= now) {
             self.any.store(0, Ordering::Relaxed);
         }
@@ -78,18 +78,18 @@ impl Link {
             .map_or(0, |f| f.until_ns)
     }
 
-    /// Whether this is the only client that writes a file which is elsewhere, as far as is known.
+    /// Whether this is the only client that writes a file which is mediated, as far as is known.
     pub fn writes_alone(&self, ino: u64) -> bool {
-        let files = self.elsewhere.lock();
+        let files = self.mediated.lock();
         files.iter().any(|f| f.ino == ino && f.alone)
     }
 
-    /// The daemon has said that a file is elsewhere. One that is forgotten for another's sake
+    /// The daemon has said that a file is mediated. One that is forgotten for another's sake
     /// is asked for again.
     fn leave(&self, ino: u64, ns: u64, alone: bool) {
         let until_ns = clock::now_ns() + ns as i64;
         let at = (ino.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize % REMEMBERED;
-        self.elsewhere.lock()[at] = Elsewhere {
+        self.mediated.lock()[at] = MediatedFile {
             ino,
             until_ns,
             alone,
@@ -110,14 +110,14 @@ impl Channel for Link {
             // A call that had begun before the file went back.
             if !self.leases.ask(ino) && yields {
                 let (ns, alone) = (0, false);
-                return Ok((Reply::Elsewhere { ns, alone }, Vec::new()));
+                return Ok((Reply::Mediated { ns, alone }, Vec::new()));
             }
             crate::thread::this().asked.store(ino, Ordering::Relaxed);
         }
         let answer = self.channel.call(request);
         match (lease, &answer) {
             (_, Err(_)) => self.broken.store(true, Ordering::Release),
-            (Some((ino, _)), Ok((Reply::Elsewhere { ns, alone }, _))) => {
+            (Some((ino, _)), Ok((Reply::Mediated { ns, alone }, _))) => {
                 self.leave(ino, *ns, *alone)
             }
             _ => {}

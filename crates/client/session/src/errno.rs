@@ -10,7 +10,7 @@ use shale_volume::VolumeError;
 
 /// What a call gets that is to be done through the mount
 /// ([`crate::options::SessionOptions::yields`]). No other call fails with it.
-pub const ELSEWHERE: Errno = Errno::REMOTE;
+pub const MEDIATED: Errno = Errno::REMOTE;
 
 /// What a call gets that the kernel has to do, this once: it would make a file shorter than the
 /// kernel takes it for, while others use it through the mount; or it would take set-user-ID,

@@ -12,7 +12,7 @@
 //! What an inode in memory is, the crate above says ([`LeasedInode`], [`LeasedInodes`]).
 
 use super::daemon_link::DaemonLink;
-use super::errno::{ELSEWHERE, Errno, Result, Stop};
+use super::errno::{Errno, MEDIATED, Result, Stop};
 use super::lease_word::LeaseWord;
 use super::read_section::ReadSection;
 use super::sync::{Mutex, SharedWords, failpoints};
@@ -144,7 +144,7 @@ impl Leases {
                     shared,
                 } => (generation, fresh, mode, used, watched, shared),
                 Reply::NotLeased => return Ok(false),
-                Reply::Elsewhere { .. } => return Err(ELSEWHERE),
+                Reply::Mediated { .. } => return Err(MEDIATED),
                 _ => return Err(Errno::PROTO),
             };
         failpoints::reach("lease-given");

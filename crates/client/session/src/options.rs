@@ -17,7 +17,7 @@ pub struct SessionOptions {
     /// Whole blocks go through the log too, instead of directly to granted blocks.
     pub log_all: bool,
     /// The caller can do a call through the mount instead: a call for a file that others
-    /// use as well may fail with [`crate::errno::ELSEWHERE`], having changed nothing.
+    /// use as well may fail with [`crate::errno::MEDIATED`], having changed nothing.
     pub yields: bool,
     /// The program's allocator, if it is this one: calls are refused with `ENOMEM` while it is short
     /// ([`Memory::is_short`]), having changed nothing. Without it a program that uses up its memory is ended,

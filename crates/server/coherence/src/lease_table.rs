@@ -11,7 +11,7 @@
 //! stream of readers cannot starve a writer. Nothing that happens while an inode is busy
 //! waits for a request of the kernel: such a request may be waiting for this inode.
 //!
-//! An inode whose lease ping-pongs, or that FUSE clients use, is *elsewhere* for a
+//! An inode whose lease ping-pongs, or that FUSE clients use, is *mediated* for a
 //! time: clients that can ([`LeaseRequestMode::RevokeOrDefer`]) leave it to the kernel, all until the same
 //! moment. So that a size is the kernel's to keep or the clients', never both: what the kernel
 //! does of their calls when that moment has come has a little time to end.
@@ -89,7 +89,7 @@ const BOUNCES: u32 = 16;
 /// ... within this time ping-pongs: it is cheaper to let the kernel do the calls.
 pub const BOUNCE_NS: u64 = 100_000_000;
 /// For so long then.
-const ELSEWHERE_NS: u64 = 500_000_000;
+const MEDIATED_NS: u64 = 500_000_000;
 /// Who wanted to write within this time is a writer.
 const WRITES_NS: u64 = 2_000_000_000;
 /// Places of entries that have gone, and that are kept without looking.
@@ -151,7 +151,7 @@ struct Contest {
     /// Nobody takes it from this client before this time.
     hold: Option<(u32, u64)>,
     /// Clients that yield leave it to the kernel until this time.
-    elsewhere_until: u64,
+    mediated_until: u64,
     /// Since when they took it from others, and how often.
     wanted: (u64, u32),
     /// The last two of them that wanted to write, and when.
@@ -163,7 +163,7 @@ impl Contest {
     fn matters(&self, now_ns: u64) -> bool {
         let times = [
             self.hold.map_or(0, |(_, until)| until),
-            self.elsewhere_until,
+            self.mediated_until,
             self.wanted.0,
             self.writers[0].1,
             self.writers[1].1,
@@ -255,9 +255,9 @@ pub struct Given {
     pub shared: bool,
 }
 
-/// A lease that a client does not get; see [`shale_proto::Reply::Elsewhere`].
+/// A lease that a client does not get; see [`shale_proto::Reply::Mediated`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Elsewhere {
+pub struct Mediated {
     /// Nanoseconds from now in which everybody uses the file through the mount.
     pub ns: u64,
     /// No other client that could go past the mount wants to write the file.
@@ -273,8 +273,8 @@ pub enum Decision {
     TakeFrom(Vec<Holder>),
     /// Others have it, and the client did not insist.
     Refused,
-    /// It is elsewhere.
-    Elsewhere(Elsewhere),
+    /// It is mediated.
+    Mediated(Mediated),
 }
 
 /// All leases of a volume.
@@ -326,8 +326,8 @@ impl LeaseTable {
                 let now = self.clock.monotonic_ns();
                 wait = entry.held_for(&conflicts, now);
                 if wish.request_mode.yields() {
-                    if let Some(elsewhere) = entry.elsewhere(wish, now) {
-                        return Decision::Elsewhere(elsewhere);
+                    if let Some(mediated) = entry.mediated(wish, now) {
+                        return Decision::Mediated(mediated);
                     }
                     wait = wait.max(entry.ending(now));
                 }
@@ -391,23 +391,23 @@ impl LeaseTable {
         before
     }
 
-    /// FUSE clients use an inode: for `ns` from now at least it is elsewhere.
+    /// FUSE clients use an inode: for `ns` from now at least it is mediated.
     pub fn leave(&self, ino: u64, ns: u64) {
         let until = self.clock.monotonic_ns() + ns;
         if let Some(entry) = self.table.lock().get_mut(ino) {
             let contest = entry.contest();
-            contest.elsewhere_until = contest.elsewhere_until.max(until);
+            contest.mediated_until = contest.mediated_until.max(until);
         }
     }
 
     /// Leaves an inode to the kernel for a while, regardless of the lease, so that the kernel makes it longer.
-    pub fn left_to_grow(&self, wish: &LeaseRequest) -> Option<Elsewhere> {
+    pub fn left_to_grow(&self, wish: &LeaseRequest) -> Option<Mediated> {
         let now = self.clock.monotonic_ns();
         let mut table = self.table.lock();
         let entry = self.entry(&mut table, wish.ino);
         let contest = entry.contest();
-        contest.elsewhere_until = contest.elsewhere_until.max(now + ELSEWHERE_NS);
-        entry.elsewhere(wish, now)
+        contest.mediated_until = contest.mediated_until.max(now + MEDIATED_NS);
+        entry.mediated(wish, now)
     }
 
     /// A client that yields takes the lease from others.
@@ -663,8 +663,8 @@ impl Entry {
         holds.then(|| Duration::from_nanos(until - now_ns))
     }
 
-    /// How long it is elsewhere yet, if it is; somebody wants it who would yield.
-    fn elsewhere(&mut self, wish: &LeaseRequest, now_ns: u64) -> Option<Elsewhere> {
+    /// How long it is mediated yet, if it is; somebody wants it who would yield.
+    fn mediated(&mut self, wish: &LeaseRequest, now_ns: u64) -> Option<Mediated> {
         let contest = self.contest();
         if wish.mode == LeaseMode::Exclusive {
             if contest.writers[0].0 != wish.client {
@@ -677,22 +677,22 @@ impl Entry {
         }
         if contest.wanted.1 >= BOUNCES {
             contest.wanted.1 = 0;
-            contest.elsewhere_until = contest.elsewhere_until.max(now_ns + ELSEWHERE_NS);
+            contest.mediated_until = contest.mediated_until.max(now_ns + MEDIATED_NS);
         }
         let writes = |w: &(u32, u64)| w.1 != 0 && w.1 + WRITES_NS > now_ns;
         let others = contest.writers.iter().filter(|w| w.0 != wish.client);
         let alone = others.filter(|w| writes(w)).count() == 0;
-        (contest.elsewhere_until > now_ns).then(|| Elsewhere {
-            ns: contest.elsewhere_until - now_ns,
+        (contest.mediated_until > now_ns).then(|| Mediated {
+            ns: contest.mediated_until - now_ns,
             alone,
         })
     }
 
-    /// How long calls of the kernel may last yet, now that it is not elsewhere any more.
+    /// How long calls of the kernel may last yet, now that it is not mediated any more.
     fn ending(&self, now_ns: u64) -> Option<Duration> {
-        let elsewhere_until = self.contest.as_ref()?.elsewhere_until;
-        let end = elsewhere_until + ENDING_NS;
-        let ends = elsewhere_until != 0 && end > now_ns;
+        let mediated_until = self.contest.as_ref()?.mediated_until;
+        let end = mediated_until + ENDING_NS;
+        let ends = mediated_until != 0 && end > now_ns;
         ends.then(|| Duration::from_nanos(end - now_ns))
     }
 

@@ -181,7 +181,7 @@ fn yielding(client: u32, ino: u64, mode: LeaseMode) -> LeaseRequest {
 }
 
 #[test]
-fn what_ping_pongs_is_elsewhere_for_those_who_can_go_there() {
+fn what_ping_pongs_is_mediated_for_those_who_can_go_there() {
     let leases = leases();
     leases.ask(&wish(1, 5, Exclusive), || 7);
     let writer = yielding(2, 5, Exclusive);
@@ -198,13 +198,13 @@ fn what_ping_pongs_is_elsewhere_for_those_who_can_go_there() {
     leases.give_up(&writer, &[]);
     (0..16).for_each(|_| leases.bounces(5));
     let left = |decision| match decision {
-        Decision::Elsewhere(elsewhere) => elsewhere.ns,
+        Decision::Mediated(mediated) => mediated.ns,
         other => panic!("{other:?}"),
     };
     let first = left(leases.ask(&writer, || 7));
     let second = left(leases.ask(&yielding(3, 5, Shared), || 7));
     assert!(first <= 500_000_000 && second < first, "the same moment");
-    // Its holder goes on, and so does a client that cannot go elsewhere, and every other inode.
+    // Its holder goes on, and so does a client that cannot go through the mount, and every other inode.
     assert_eq!(
         leases.ask(&yielding(1, 5, Exclusive), || 7),
         granted(false, Exclusive)
@@ -229,7 +229,7 @@ fn who_has_a_lease_leaves_the_file_to_the_kernel_to_grow() {
     let left = leases.left_to_grow(&grows).unwrap();
     assert!(left.alone && left.ns > 400_000_000);
     let other = leases.ask(&yielding(3, 5, Exclusive), || 7);
-    let Decision::Elsewhere(other) = other else {
+    let Decision::Mediated(other) = other else {
         panic!("{other:?}");
     };
     assert!(!other.alone && other.ns <= left.ns, "the same moment");
@@ -241,25 +241,25 @@ fn what_the_kernel_is_doing_ends_before_clients_have_a_file_again() {
     let leases = leases();
     leases.ask(&wish(1, 5, Exclusive), || 7);
     let begun = std::time::Instant::now();
-    let elsewhere = Duration::from_millis(30);
-    leases.leave(5, elsewhere.as_nanos() as u64);
+    let mediated = Duration::from_millis(30);
+    leases.leave(5, mediated.as_nanos() as u64);
     let writer = yielding(2, 5, Exclusive);
-    let elsewhere_for = |wish: LeaseRequest| match leases.ask(&wish, || 7) {
-        Decision::Elsewhere(elsewhere) => elsewhere,
+    let mediated_for = |wish: LeaseRequest| match leases.ask(&wish, || 7) {
+        Decision::Mediated(mediated) => mediated,
         other => panic!("the kernel has it: {other:?}"),
     };
-    assert!(elsewhere_for(writer).alone);
-    assert!(elsewhere_for(yielding(3, 5, Shared)).ns > 0);
-    let left = elsewhere_for(writer);
+    assert!(mediated_for(writer).alone);
+    assert!(mediated_for(yielding(3, 5, Shared)).ns > 0);
+    let left = mediated_for(writer);
     assert!(left.alone, "a reader is no writer");
-    assert!(!elsewhere_for(yielding(3, 5, Exclusive)).alone);
-    assert!(!elsewhere_for(writer).alone);
+    assert!(!mediated_for(yielding(3, 5, Exclusive)).alone);
+    assert!(!mediated_for(writer).alone);
     leases.release_all(3);
-    assert!(elsewhere_for(writer).alone, "the other one has gone");
+    assert!(mediated_for(writer).alone, "the other one has gone");
     std::thread::sleep(Duration::from_nanos(left.ns));
     let taking = leases.ask(&writer, || 7);
     assert!(matches!(taking, Decision::TakeFrom(_)));
-    assert!(begun.elapsed() >= elsewhere + Duration::from_millis(20));
+    assert!(begun.elapsed() >= mediated + Duration::from_millis(20));
 }
 
 #[test]

@@ -75,7 +75,7 @@ pub(crate) fn where_is(
                 tier: format!("{tier:?}").to_lowercase(),
                 block: addr.index(),
                 zone,
-                hot: info.is_none_or(|z| z.heat == WriteStream::Hot),
+                hot: info.is_none_or(|z| z.stream == WriteStream::Hot),
                 device: info.and_then(|z| {
                     let all = &devices[tier as usize - 1];
                     all.get(z.place.device).map(|d| d.name())

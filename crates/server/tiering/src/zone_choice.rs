@@ -30,7 +30,7 @@ pub(super) fn oldest(zones: &[ZoneInfo], most: usize) -> Vec<ZoneInfo> {
         .filter(|z| !z.open && z.live > 0)
         .copied()
         .collect();
-    full.sort_by_key(|z| (z.heat as u8 == 0, z.txid));
+    full.sort_by_key(|z| (z.stream as u8 == 0, z.txid));
     full.truncate(most);
     full
 }
@@ -52,7 +52,7 @@ mod tests {
             },
             written: 100,
             live,
-            heat: WriteStream::Cold,
+            stream: WriteStream::Cold,
             txid: TxId(txid),
             open: false,
             worn: false,

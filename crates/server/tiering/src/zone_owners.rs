@@ -130,7 +130,7 @@ mod tests {
             place,
             written: 64,
             live: 1,
-            heat: WriteStream::Cold,
+            stream: WriteStream::Cold,
             txid: TxId(1),
             open: false,
             worn: false,

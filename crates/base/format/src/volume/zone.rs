@@ -33,7 +33,7 @@ layout! {
         /// last batch that linked blocks of it
         pub txid: u64,
         /// 0 hot, 1 cold
-        pub heat: u8,
+        pub stream: u8,
         /// 0
         pub reserved: [u8; 7],
     }
@@ -89,7 +89,7 @@ impl ZoneEntry {
             written: 0,
             generation: 1,
             txid: 0,
-            heat: 0,
+            stream: 0,
             reserved: [0; 7],
         }
     }

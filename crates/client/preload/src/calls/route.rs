@@ -359,8 +359,8 @@ impl<'a> Call<'a> {
     /// kernel's. The mount waits until the daemon is there again.
     #[cold]
     pub fn failed(&self, client: &'static Client, held: Option<OffsetGuard>, e: Errno) -> i64 {
-        if e == shale_libfs::ELSEWHERE {
-            return self.elsewhere(client, held);
+        if e == shale_libfs::MEDIATED {
+            return self.through_mount(client, held);
         }
         if e == shale_libfs::BY_KERNEL {
             return self.once_by_kernel(held);
@@ -385,7 +385,7 @@ impl<'a> Call<'a> {
 
     /// The result of a call for a file that everybody uses through the mount now.
     #[cold]
-    fn elsewhere(&self, client: &'static Client, held: Option<OffsetGuard>) -> i64 {
+    fn through_mount(&self, client: &'static Client, held: Option<OffsetGuard>) -> i64 {
         report::passed(self.number, "mediated");
         let d = self.description();
         let held = held.unwrap_or_else(|| d.lock(self.thread.tid.load(Ordering::Relaxed)));

@@ -30,7 +30,7 @@ mod errno {
 
     pub(crate) use rustix::io::Errno;
 
-    pub(crate) const ELSEWHERE: Errno = Errno::REMOTE;
+    pub(crate) const MEDIATED: Errno = Errno::REMOTE;
 
     pub(crate) type Result<T> = std::result::Result<T, Errno>;
 

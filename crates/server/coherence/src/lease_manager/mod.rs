@@ -18,7 +18,7 @@ use super::clients::LEFT_LOGS;
 use super::digest_stop::DigestStop;
 use super::grace::GracePeriods;
 use super::lease_table::{
-    BOUNCE_NS, Decision, Elsewhere, Given, Grant, Holder, LeaseHook, LeaseRequest, LeaseTable,
+    BOUNCE_NS, Decision, Given, Grant, Holder, LeaseHook, LeaseRequest, LeaseTable, Mediated,
 };
 use super::sync::{Ordering, RwLock, failpoints, mutants};
 use shale_proto::{LeaseMode, LeaseRequestMode};
@@ -42,7 +42,7 @@ pub enum NoLease {
     /// The number was granted to another client, which had not made an inode of it.
     NotMade,
     /// The client yields: everybody goes through the mount.
-    Elsewhere(Elsewhere),
+    Mediated(Mediated),
 }
 
 /// Who else has to do with an inode; see [`Given`].
@@ -138,9 +138,9 @@ impl LeaseManager {
         self.yield_to_mount(client, wish);
         if wish.request_mode == LeaseRequestMode::GrowOrDefer
             && self.is_shared(ino)
-            && let Some(elsewhere) = self.table.left_to_grow(wish)
+            && let Some(mediated) = self.table.left_to_grow(wish)
         {
-            return Err(NoLease::Elsewhere(elsewhere));
+            return Err(NoLease::Mediated(mediated));
         }
         loop {
             let from = match self.table.ask(wish, generation) {
@@ -149,7 +149,7 @@ impl LeaseManager {
                     return Ok(Some(self.seen(client, wish).given(grant)));
                 }
                 Decision::Refused => return Ok(None),
-                Decision::Elsewhere(elsewhere) => return Err(NoLease::Elsewhere(elsewhere)),
+                Decision::Mediated(mediated) => return Err(NoLease::Mediated(mediated)),
                 Decision::TakeFrom(from) => from,
             };
             if dropped.is_none() && wish.request_mode.yields() {

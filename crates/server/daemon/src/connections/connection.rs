@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use shale_clients::client::{Client, Transport};
 use shale_coherence::digest_stop::DigestStop;
 use shale_coherence::lease_manager::NoLease;
-use shale_coherence::lease_table::{Elsewhere, LeaseRequest};
+use shale_coherence::lease_table::{LeaseRequest, Mediated};
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, Ino};
 use shale_proto::message::{
@@ -445,7 +445,7 @@ impl Connection {
                 })
             }
             Ok(None) => Ok(Reply::NotLeased),
-            Err(NoLease::Elsewhere(Elsewhere { ns, alone })) => Ok(Reply::Elsewhere { ns, alone }),
+            Err(NoLease::Mediated(Mediated { ns, alone })) => Ok(Reply::Mediated { ns, alone }),
             Err(NoLease::DigestStop(halt)) => Err(halted(&halt)),
             Err(NoLease::NotMade) => Err((libc::ENOENT, format!("there is no inode {}", wish.ino))),
         }

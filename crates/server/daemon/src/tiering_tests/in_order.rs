@@ -265,12 +265,12 @@ fn write_on(volume: &Volume, medium: &impl Medium) -> Result<(), String> {
     volume.erase_zones(TierId::Ssd).map_err(why)?;
     let (mut written, mut odd) = (0, 3);
     loop {
-        let heat = if odd % 2 == 0 {
+        let stream = if odd % 2 == 0 {
             WriteStream::Cold
         } else {
             WriteStream::Hot
         };
-        let run = match volume.allocate_lower(TierId::Ssd, heat, odd, true) {
+        let run = match volume.allocate_lower(TierId::Ssd, stream, odd, true) {
             Ok(run) => run,
             Err(VolumeError::NoSpace { .. }) => break,
             Err(e) => return Err(why(e)),

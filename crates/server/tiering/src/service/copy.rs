@@ -138,8 +138,8 @@ impl Tiering {
         let unwritten = in_a_row(unwritten);
         let (mut copies, mut full) = (Copies::new(), false);
         for (parts, bytes) in [(&parts, Some(&bytes[..])), (&unwritten, None)] {
-            for same_heat in parts.chunk_by(|a, b| a.w.hot == b.w.hot) {
-                full = full || self.store(same_heat, bytes, target, &mut copies)?;
+            for same_stream in parts.chunk_by(|a, b| a.w.hot == b.w.hot) {
+                full = full || self.store(same_stream, bytes, target, &mut copies)?;
             }
         }
         self.keep_last(&parts, &bytes, last, &copies)?;
@@ -341,7 +341,7 @@ impl Tiering {
 
     /// New blocks on the target, `blocks` of them on NVM, below in one run perhaps fewer.
     pub(super) fn place(&self, blocks: u64, hot: bool, target: Target) -> Result<Vec<Run>> {
-        let heat = if hot {
+        let stream = if hot {
             WriteStream::Hot
         } else {
             WriteStream::Cold
@@ -351,7 +351,7 @@ impl Tiering {
             tier => {
                 let run = self
                     .volume
-                    .allocate_lower(tier, heat, blocks, target.last)?;
+                    .allocate_lower(tier, stream, blocks, target.last)?;
                 Ok(vec![run])
             }
         }

@@ -312,7 +312,7 @@ impl Zones {
 
     /// Blocks in a row for up to `blocks` blocks, in the order in which they are to be written.
     /// `last`: what is kept for cleaning may be used too.
-    pub(crate) fn allocate(&self, heat: WriteStream, blocks: u64, last: bool) -> Result<Run> {
+    pub(crate) fn allocate(&self, stream: WriteStream, blocks: u64, last: bool) -> Result<Run> {
         let mut state = self.state.lock();
         let state = &mut *state;
         // With no zone in reserve what is begun is for cleaning, or there will never be one again.
@@ -327,12 +327,12 @@ impl Zones {
                 free: 0,
             });
         }
-        let at = match state.open[heat as usize].filter(|&n| state.zones[n].left() > 0) {
+        let at = match state.open[stream as usize].filter(|&n| state.zones[n].left() > 0) {
             Some(open) => open,
             None => {
-                state.open[heat as usize] = None;
+                state.open[stream as usize] = None;
                 let fresh = state.fresh(last);
-                let other = 1 - heat as usize;
+                let other = 1 - stream as usize;
                 let shared = state.open[other].filter(|&n| state.zones[n].left() > 0);
                 // Where zones are short, hot and cold share one.
                 let found = fresh.or(shared).ok_or(VolumeError::NoSpace {
@@ -340,8 +340,8 @@ impl Zones {
                     free: 0,
                 })?;
                 if fresh.is_some() {
-                    state.zones[found].entry.heat = heat as u8;
-                    state.open[heat as usize] = Some(found);
+                    state.zones[found].entry.stream = stream as u8;
+                    state.open[stream as usize] = Some(found);
                 }
                 found
             }
@@ -557,9 +557,9 @@ impl State {
 
     /// Finds the zones that go on where they end.
     fn reopen(&mut self) {
-        let begun = |heat: u8| {
+        let begun = |stream: u8| {
             self.zones.iter().position(|z| {
-                z.given > 0 && z.left() > 0 && z.entry.heat == heat && !self.is_closed(z)
+                z.given > 0 && z.left() > 0 && z.entry.stream == stream && !self.is_closed(z)
             })
         };
         self.open = [begun(0), begun(1)];
@@ -589,7 +589,7 @@ impl State {
             place: z.place,
             written: z.given,
             live: z.live,
-            heat: if z.entry.heat == 0 {
+            stream: if z.entry.stream == 0 {
                 WriteStream::Hot
             } else {
                 WriteStream::Cold

@@ -83,11 +83,11 @@ impl Volume {
     pub fn allocate_lower(
         &self,
         tier: TierId,
-        heat: WriteStream,
+        stream: WriteStream,
         blocks: u64,
         last: bool,
     ) -> Result<Run> {
-        self.zones_of(tier)?.allocate(heat, blocks, last)
+        self.zones_of(tier)?.allocate(stream, blocks, last)
     }
 
     /// Writes blocks that [`Volume::allocate_lower`] gave, and their checksums. Durable after

@@ -23,7 +23,7 @@ pub struct ZoneInfo {
     /// Blocks in use.
     pub live: u64,
     /// Hot or cold.
-    pub heat: WriteStream,
+    pub stream: WriteStream,
     /// Last batch that linked blocks of it.
     pub txid: TxId,
     /// More will be written to it.
