@@ -2,12 +2,11 @@
 # `make test`: everything that has to pass before a change lands. Last line: "N passed, N failed".
 #
 #   1. dependencies (nothing to do where they are there)
-#   2. cargo xtask ci: format, tidy, spec, clippy, every test of the workspace
-#   3. faults at named points of running processes
-#   4. the release build
-#   5. shale-harness crash: power cuts of many workloads, for a minute; with tiers below NVM, for half a minute; of writes above 1 MiB;
+#   2. cargo xtask ci: format, tidy, spec, clippy, every test of the workspace, faults at named points of running processes among them
+#   3. the release build
+#   4. shale-harness crash: power cuts of many workloads, for a minute; with tiers below NVM, for half a minute; of writes above 1 MiB;
 #      of volumes without NVM
-#   6. scripts/ci-suites.sh: public suites and crash scripts on real mounts
+#   5. scripts/ci-suites.sh: public suites and crash scripts on real mounts
 # A part that fails does not keep the next from running.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -38,8 +37,6 @@ part() { # part "name" COMMAND …: adds the counts of its last line; without th
 parts=()
 part "dependencies" "$here/install-deps.sh" --suites
 part "xtask ci" cargo xtask ci
-part "faults" cargo test --locked -p shale-harness --features failpoints --test faults
-part "panics" cargo test --locked -p shale-preload --features failpoints --test programs a_panic
 part "release build" cargo build --release --locked -p shale-cli -p shale-preload -p shale-capi
 part "power cuts" cargo run --release --locked -p shale-harness -- crash --seconds 60 --at-least 20000
 part "power cuts below" cargo run --release --locked -p shale-harness -- crash --tiers --seconds 30 --at-least 500

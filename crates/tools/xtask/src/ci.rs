@@ -62,6 +62,13 @@ pub fn run(root: &Path, tier: Tier) -> Result<(), Error> {
         }),
     ];
     let mut tests = vec!["test", "--workspace", "--locked", "--no-fail-fast"];
+    if tier == Tier::Whole {
+        // Compiled in from the start: tests that need them would have the workspace built once more each.
+        tests.extend([
+            "--features",
+            "shale-harness/failpoints,shale-preload/failpoints",
+        ]);
+    }
     if tier == Tier::Fast {
         // Tests of power cuts at every fence take minutes; some cuts of all kinds follow.
         tests.extend(["--lib", "--bins", "--", "--skip", "power_cut"]);
