@@ -21,6 +21,8 @@ pub struct DaemonConfig {
     pub digest_at_percent: u32,
     /// Bytes of a run of new data from which on it is placed directly on a lower tier while NVM is full.
     pub direct_placement_min_bytes: u64,
+    /// On a volume without NVM such runs always go below the memory tier; `false`: only while it is full, as with NVM.
+    pub places_large_runs_below: bool,
     /// How fast migration is at first.
     pub speed: Speed,
     /// Inodes of which leases are known while nobody needs them: beyond that the ones go that were
@@ -79,6 +81,7 @@ impl DaemonConfig {
             digest_threads: 0,
             digest_at_percent: 30,
             direct_placement_min_bytes: DIRECT_PLACEMENT_MIN_BYTES,
+            places_large_runs_below: true,
             speed: Speed::default(),
             leases_max: LEASES_MAX,
             client_stall_timeout: Duration::from_secs(5),

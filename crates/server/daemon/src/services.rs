@@ -182,7 +182,8 @@ impl Base {
                 settings: tiering::Settings {
                     migrate_at_percent: config.volume.migrate_at_percent,
                     direct_placement_min_bytes: config.direct_placement_min_bytes,
-                    places_large_runs_below: self.staged.is_some(),
+                    places_large_runs_below: config.places_large_runs_below
+                        && self.staged.is_some(),
                 },
                 speed: config.speed,
             }));

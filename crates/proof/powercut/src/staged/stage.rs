@@ -80,6 +80,7 @@ pub(crate) struct Stage {
     dir: TempDir,
     file: VolumeFile,
     direct_min_bytes: u64,
+    fills_memory_first: bool,
 }
 
 impl Stage {
@@ -129,6 +130,7 @@ impl Stage {
             dir,
             file,
             direct_min_bytes: DIRECT_PLACEMENT_MIN_BYTES,
+            fills_memory_first: false,
         };
         Ok((stage, contents))
     }
@@ -136,6 +138,11 @@ impl Stage {
     /// Digests place every whole block on flash, not only large runs.
     pub(crate) fn place_all_below(&mut self) {
         self.direct_min_bytes = BLOCK_BYTES as u64;
+    }
+
+    /// Digests place large runs on flash only while the memory tier is full.
+    pub(crate) fn fill_memory_first(&mut self) {
+        self.fills_memory_first = true;
     }
 
     /// A daemon's settings, for a machine with this memory: each power cut needs another one.
@@ -147,6 +154,7 @@ impl Stage {
         DaemonConfig {
             digest_threads: 1,
             direct_placement_min_bytes: self.direct_min_bytes,
+            places_large_runs_below: !self.fills_memory_first,
             speed: Speed {
                 paused: true,
                 limit: 0,
