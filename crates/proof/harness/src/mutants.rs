@@ -68,7 +68,7 @@ const fn of_hostile(name: &'static str, what: &'static str) -> Mutant {
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 109] = [
+pub const MUTANTS: [Mutant; 108] = [
     mutant(
         "append-fence",
         "a record is not fenced before the call returns",
@@ -288,10 +288,6 @@ pub const MUTANTS: [Mutant; 109] = [
     of_tiers(
         "extents-feature",
         "leaves of extents are linked below, and the superblocks do not say so",
-    ),
-    of_tiers(
-        "zones-start-feature",
-        "zones of a device begin later than older programs think, and the superblocks do not say so",
     ),
     of_tiers("lower-sums", "checksums are stored and not flushed"),
     of_tiers("zone-order", "zones are written from their ends"),
