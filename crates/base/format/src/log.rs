@@ -4,7 +4,7 @@ use crate::FormatError;
 use crate::checksum::crc32c;
 use crate::checksummed::{self, Sealed, seal, sealed};
 use crate::layout::layout;
-use crate::limits::{BLOCK_BYTES, LOG_BYTES_MAX, LOG_BYTES_MIN};
+use crate::limits::{BLOCK_BYTES, LOG_BYTES_MAX, LOG_BYTES_MIN, RECORD_ALIGN};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// First bytes of a log file: "SHALELOG".
@@ -109,9 +109,7 @@ impl LogHeader {
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let (h, _) = checksummed::read::<Self>(bytes, 0)?;
         checksummed::verify(&h, &[], 0)?;
-        let legal = (LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&h.ring_bytes)
-            && h.ring_bytes.is_multiple_of(BLOCK_BYTES as u64);
-        if !legal {
+        if !is_ring(h.ring_bytes) {
             return Err(FormatError::Field {
                 what: Self::WHAT,
                 at: 0,
@@ -123,7 +121,26 @@ impl LogHeader {
     }
 }
 
+/// Last position of a log: none comes near it, and those above would overflow.
+pub const POS_MAX: u64 = 1 << 62;
+
+/// Whether a ring can have so many bytes: whole blocks, from [`LOG_BYTES_MIN`] to [`LOG_BYTES_MAX`].
+pub fn is_ring(bytes: u64) -> bool {
+    (LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&bytes) && bytes.is_multiple_of(BLOCK_BYTES as u64)
+}
+
+/// Whether a record can begin there.
+pub fn is_position(pos: u64) -> bool {
+    pos.is_multiple_of(RECORD_ALIGN as u64) && pos <= POS_MAX
+}
+
 impl LogSlot {
+    /// Whether the log of a live slot can be read: [`Self::decode`] looks at the checksum only, since who repairs a volume
+    /// has to see what is there.
+    pub fn is_sound(&self) -> bool {
+        is_ring(self.ring_bytes) && is_position(self.digested)
+    }
+
     /// Bytes with the checksum set.
     pub fn encode(&self) -> [u8; 64] {
         let mut h = *self;

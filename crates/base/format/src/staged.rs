@@ -8,7 +8,8 @@ use crate::FormatError;
 use crate::checksum::{crc32c, crc32c_parts};
 use crate::checksummed::{self, Sealed, seal, sealed};
 use crate::layout::layout;
-use crate::limits::{BLOCK_BYTES, LOG_BYTES_MAX, LOG_BYTES_MIN, LOG_SLOTS};
+use crate::limits::{BLOCK_BYTES, LOG_SLOTS};
+use crate::log::is_ring;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// First bytes of a header of the area: "SHALESTG".
@@ -260,8 +261,7 @@ impl PieceEntry {
         if p.slot >= LOG_SLOTS {
             return wrong("slot", p.slot.into());
         }
-        let legal = (LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&p.ring_bytes);
-        if !legal || !p.ring_bytes.is_multiple_of(BLOCK_BYTES as u64) {
+        if !is_ring(p.ring_bytes) {
             return wrong("ring_bytes", p.ring_bytes);
         }
         if p.bytes == 0 || p.bytes > p.ring_bytes {

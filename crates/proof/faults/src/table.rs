@@ -103,6 +103,11 @@ pub const ROWS: &[Row] = &[
         update_logs::file,
     ),
     row(
+        "log-slot",
+        "a log whose slot in the table makes no sense is named; what was digested is whole",
+        update_logs::slot,
+    ),
+    row(
         "memory-error",
         "SIGBUS in daemon and client: EIO on what lies there, both live on; the block is not used \
          again before the next start; what is written meanwhile goes elsewhere and stays",

@@ -5,17 +5,12 @@
 
 use super::options::LogFile;
 use shale_format::LogPos;
-use shale_format::limits::{
-    BLOCK_BYTES, LOG_BYTES_MAX, LOG_BYTES_MIN, RECORD_ALIGN, RECORD_BYTES_MAX,
-};
+use shale_format::limits::{RECORD_ALIGN, RECORD_BYTES_MAX};
 use shale_format::log::{LOG_MAGIC, LogHeader, LogSlot, RING_AT, TAIL_AT, slot_state};
 use shale_format::record::RecordHeader;
 use shale_format::superblock::Superblock;
 use shale_nvm::MappedRegion;
 use shale_oplog::{Op, Scan};
-
-/// No log comes near it; positions above would overflow.
-pub(super) const POS_MAX: u64 = 1 << 62;
 
 /// Makes a log's file fit its slot. Gives what was done, and whether something is lost by it.
 pub(super) fn mend(
@@ -70,21 +65,18 @@ pub(super) fn unusable(
 ) -> Option<String> {
     let file = files.unwrap_or_default();
     let file = file.iter().find(|f| f.slot == number).map(|f| &f.map);
-    let ring = slot.ring_bytes;
-    let legal = (LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&ring)
-        && ring.is_multiple_of(BLOCK_BYTES as u64)
-        && slot.digested.is_multiple_of(RECORD_ALIGN as u64)
-        && slot.digested <= POS_MAX;
     let map = match (slot.state, file) {
         (slot_state::FREE, _) => return None,
-        (slot_state::LIVE, _) if !legal => return Some("its slot makes no sense".to_owned()),
+        (slot_state::LIVE, _) if !slot.is_sound() => {
+            return Some("its slot makes no sense".to_owned());
+        }
         (slot_state::LIVE, None) if files.is_none() => return None,
         (slot_state::LIVE, None) => return Some("the file is missing".to_owned()),
         (slot_state::LIVE, Some(Err(why))) => return Some(why.clone()),
         (slot_state::LIVE, Some(Ok(map))) => map,
         (other, _) => return Some(format!("its state is {other}")),
     };
-    if (map.bytes() as u64) < RING_AT as u64 + ring {
+    if (map.bytes() as u64) < RING_AT as u64 + slot.ring_bytes {
         return Some("the file is too short".to_owned());
     }
     let header = LogHeader::decode(&map.load_array::<{ LogHeader::BYTES }>(0));

@@ -148,7 +148,8 @@ impl<'r> Replay<'r> {
     fn open_log(&self, of: &LogIdentity, from: LogPos) -> Result<RecoveredLog> {
         let volume = self.recovery.volume;
         let there = volume.log_slots()[of.slot as usize];
-        let is_there = there.state == slot_state::LIVE && there.salt == of.salt;
+        let is_live = there.state == slot_state::LIVE && there.is_sound();
+        let is_there = is_live && there.salt == of.salt;
         let slot = match is_there || mutants::is_on("replay-slot") {
             true => there,
             false => {

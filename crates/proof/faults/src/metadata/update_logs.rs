@@ -9,6 +9,9 @@ use crate::volume::stage::{Checked, Stage, attach_to, both, close_all, side, tre
 use shale_bench::BenchError;
 use shale_bench::Result;
 use shale_bench::chance::Chance;
+use shale_format::limits::BLOCK_BYTES;
+use shale_format::log::{LogSlot, slot_state};
+use shale_format::superblock::LOG_TABLE_BLOCK;
 use shale_model::{Memory, Snapshot};
 
 /// Operations whose records are in the log.
@@ -204,5 +207,44 @@ pub fn file(trial: &mut Trial<'_>) -> Result<Checked<()>> {
     }
     trial.seen =
         "missing, empty, cut, another's: named, and the digested state is whole".to_owned();
+    Ok(Ok(()))
+}
+
+/// The slot of the log in the table, with a right checksum: only an image that somebody made by hand has such a one.
+pub fn slot(trial: &mut Trial<'_>) -> Result<Checked<()>> {
+    let mut left = kept!(Left::make(trial)?);
+    let at = (LOG_TABLE_BLOCK as usize) * BLOCK_BYTES;
+    let whole = match LogSlot::decode(&left.image[at..], 0) {
+        Ok(slot) if slot.state == slot_state::LIVE => slot,
+        other => return noted("the log's slot", format!("{other:?}")),
+    };
+    type Change = fn(&mut LogSlot);
+    let cases: [(&str, Change); 5] = [
+        ("a ring of 0 bytes", |s| s.ring_bytes = 0),
+        ("a ring that wraps around", |s| s.ring_bytes = u64::MAX),
+        ("a ring of half a block more", |s| s.ring_bytes += 2048),
+        ("digested to a half record", |s| s.digested += 1),
+        ("digested to the end of time", |s| {
+            s.digested = u64::MAX - 63
+        }),
+    ];
+    for (what, change) in cases {
+        let mut slot = whole;
+        change(&mut slot);
+        left.image[at..at + LogSlot::BYTES].copy_from_slice(&slot.encode());
+        left.put(Some(&left.log.1))?;
+        trial.cases += 1;
+        let report = kept!(left.stage.fsck());
+        match left.recover() {
+            Err(wrong) => return noted(what, wrong),
+            Ok(_) if report.clean() => return noted(what, "fsck finds nothing".to_owned()),
+            Ok((_, problems)) if !problems.iter().any(|p| p.contains("makes no sense")) => {
+                return noted(what, format!("the slot is not named: {problems:?}"));
+            }
+            Ok(_) => {}
+        }
+    }
+    trial.seen =
+        "no ring, too large a ring, positions between records: named, and the digested state is whole".to_owned();
     Ok(Ok(()))
 }

@@ -1,12 +1,12 @@
 //! The log table, each log's slot and file, and what waits in it.
 
 use super::Checker;
-use crate::logs::{POS_MAX, record_behind};
+use crate::logs::record_behind;
 use crate::options::LogFile;
 use crate::report::{Object, Severity};
 use shale_format::LogPos;
-use shale_format::limits::{BLOCK_BYTES, LOG_BYTES_MAX, LOG_BYTES_MIN, LOG_SLOTS, RECORD_ALIGN};
-use shale_format::log::{LogHeader, LogSlot, RING_AT, TAIL_AT, slot_state};
+use shale_format::limits::{BLOCK_BYTES, LOG_SLOTS, RECORD_ALIGN};
+use shale_format::log::{LogHeader, LogSlot, RING_AT, TAIL_AT, is_position, is_ring, slot_state};
 use shale_format::superblock::{LOG_TABLE_BLOCK, LOG_TABLE_BLOCKS};
 use shale_nvm::{MappedRegion, Path};
 use shale_oplog::{Op, Scan};
@@ -79,9 +79,7 @@ impl Checker<'_> {
     fn check_log_file(&mut self, number: u32, slot: &LogSlot, view: &MappedRegion) {
         let object = Object::Log(number);
         let ring = slot.ring_bytes;
-        let legal = (LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&ring)
-            && ring.is_multiple_of(BLOCK_BYTES as u64);
-        if !legal {
+        if !is_ring(ring) {
             self.findings
                 .error(object, None, "bytes of a log's ring", ("", ring));
             return;
@@ -106,7 +104,7 @@ impl Checker<'_> {
             }
         }
         let digested = slot.digested;
-        if !digested.is_multiple_of(RECORD_ALIGN as u64) || digested > POS_MAX {
+        if !is_position(digested) {
             self.findings.error(
                 object,
                 None,
