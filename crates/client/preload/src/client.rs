@@ -32,7 +32,8 @@ static CLIENT: [AtomicPtr<Client>; MOUNTS] = [const { AtomicPtr::new(ptr::null_m
 /// After a failure: when to try again, ns.
 static AGAIN_NS: [AtomicI64; MOUNTS] = [const { AtomicI64::new(0) }; MOUNTS];
 /// Number of the next client.
-static NUMBER: AtomicU64 = AtomicU64::new(1);
+static NUMBER: AtomicU64 = AtomicU64::new(FIRST_NUMBER);
+const FIRST_NUMBER: u64 = 1;
 static ATTACHING: Mutex<()> = Mutex::new(());
 /// Clients that nobody finds any more. A leaf among the locks.
 static ASIDE: Mutex<Vec<Aside>> = Mutex::new(Vec::new());
@@ -83,13 +84,19 @@ fn check_log_bytes(session: &Session) {
 
 /// Whether this process is a client of the mount already.
 pub fn is_attached(mount: u32) -> bool {
-    !CLIENT[mount as usize].load(Ordering::Acquire).is_null()
+    current(mount).is_some()
 }
 
-/// The client of a mount, if this process is one.
+/// Whether this process is or was a client of any mount.
+#[inline]
+pub fn ever_attached() -> bool {
+    NUMBER.load(Ordering::Acquire) != FIRST_NUMBER
+}
+
+/// The client of a mount, if this process is one; of [`NOT_PLACED`](crate::fd::description::NOT_PLACED) none.
 #[inline]
 pub fn current(mount: u32) -> Option<&'static Client> {
-    let client = CLIENT[mount as usize].load(Ordering::Acquire);
+    let client = CLIENT.get(mount as usize)?.load(Ordering::Acquire);
     // SAFETY: the pointer came from a box. The calling thread is busy, so the box is not freed before
     // its call has ended, and the reference is not used longer.
     unsafe { client.as_ref() }

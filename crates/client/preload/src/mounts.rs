@@ -52,6 +52,8 @@ impl First {
 
 static KNOWN: RwLock<Vec<Known>> = RwLock::new(Vec::new());
 static MOUNT: Mutex<Vec<Mount>> = Mutex::new(Vec::new());
+/// How many there are.
+static COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// A regular file on a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,6 +166,11 @@ pub fn kept_size(fd: i32) -> u64 {
     kept.map_or(u64::MAX, |kept| kept.stx_size)
 }
 
+/// Mounts that this process has met, or had its parent when it was made.
+pub fn count() -> u32 {
+    COUNT.load(Ordering::Acquire)
+}
+
 /// A mount by number.
 pub fn get(number: u32) -> Option<Mount> {
     MOUNT.lock().get(number as usize).cloned()
@@ -180,7 +187,9 @@ fn look_for(device: u64, file: BorrowedFd<'_>) -> Option<u32> {
         return None;
     }
     mounts.push(Mount { device, socket });
-    Some(mounts.len() as u32 - 1)
+    let count = mounts.len() as u32;
+    COUNT.store(count, Ordering::Release);
+    Some(count - 1)
 }
 
 /// Whether a path cannot lie on a Shale mount, or only by ways that nobody takes for

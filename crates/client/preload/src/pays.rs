@@ -190,11 +190,12 @@ pub enum Place {
     Away,
 }
 
-/// Descriptions of a file that have been used little are looked at no more: they are to be served, too.
+/// Descriptions of a file that have been used little are looked at no more: they are to be served, too. So perhaps
+/// are those of which nobody knows yet whose they are.
 fn note_served(ino: u64) {
     table::for_each_file(|_, index| {
         let d = description::get(index);
-        if d.ino.load(Ordering::Relaxed) == ino {
+        if !d.is_placed() || d.ino.load(Ordering::Relaxed) == ino {
             d.note_served();
         }
     });

@@ -38,6 +38,11 @@ pub fn configure() {
     }
 }
 
+/// Whether there is one.
+pub fn is_on() -> bool {
+    ON.load(Ordering::Relaxed)
+}
+
 /// So many call sites were rewritten, all of them or not.
 pub fn rewritten(sites: u64, all: bool) {
     SITES.store(sites, Ordering::Relaxed);

@@ -101,7 +101,10 @@ fn opened(thread: &Thread, fd: i32, number: u32, args: &Args) -> i64 {
     let mut rest = Rest::Look;
     if thread.is_prepared() && thread.tid.load(Ordering::Relaxed) != 0 {
         with_signals_blocked_raw(thread, || {
+            // A fork counts descriptors: none comes between that and the copy.
+            thread.begin();
             rest = names::opened_quickly(fd, number, args);
+            thread.end();
             0
         });
     }
@@ -141,7 +144,10 @@ fn without_memory(number: u32, args: &Args) -> Option<i64> {
         nr::CLOSE | nr::CLOSE_RANGE | nr::DUP | nr::DUP2 | nr::DUP3 | nr::FCNTL => None,
         nr::CLONE | nr::CLONE3 | nr::FORK | nr::VFORK | nr::EXECVE | nr::EXECVEAT => None,
         nr::LSEEK | nr::FSTAT | nr::NEWFSTATAT | nr::STATX => None,
-        _ => is_ours(number, args).then_some(raw::fail(libc::ENOMEM)),
+        _ if !is_ours(number, args) => None,
+        nr::MMAP | nr::SENDFILE | nr::SPLICE | nr::COPY_FILE_RANGE => Some(raw::fail(libc::ENOMEM)),
+        _ if names::stays_unknown(args[0] as i32) => Some(PASS),
+        _ => Some(raw::fail(libc::ENOMEM)),
     }
 }
 
@@ -200,7 +206,7 @@ fn dispatch(thread: &Thread, number: u32, args: &Args) -> i64 {
         _ => {}
     }
     let fd = args[0] as i32;
-    let index = match table::get(fd) {
+    let index = match names::entry(fd) {
         Entry::Kernel => return PASS,
         Entry::Own => return own(number),
         Entry::File(index) => index,

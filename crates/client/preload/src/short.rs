@@ -3,7 +3,8 @@
 //! What is left to the mount anyway need not cost more than there. A call that is not about the offset is
 //! made at once. One that is holds the description's lock, as on the long way: a thread that takes the offset from the kernel
 //! finds no call under way. No session is used here, nothing is allocated, and of the library's own
-//! only what children share is locked, so a thread here is not busy and a fork does not wait for it.
+//! only what children share is locked, so a thread here is not busy and a fork does not wait for it; but for the moment
+//! in which a descriptor is taken out.
 
 use crate::fd::description::{self, Description};
 use crate::fd::table::{self, Entry};
@@ -29,7 +30,7 @@ pub fn call(thread: &Thread, number: u32, args: &Args) -> Option<i64> {
         return None;
     }
     match number {
-        nr::CLOSE => table::remove(fd),
+        nr::CLOSE => return closed(thread, fd),
         nr::FSTAT | nr::NEWFSTATAT | nr::STATX | nr::IOCTL => {}
         nr::PREAD | nr::PWRITE | nr::PREADV | nr::PWRITEV | nr::FSYNC | nr::FDATASYNC => {
             report::passed(number, STAYS);
@@ -44,6 +45,20 @@ pub fn call(thread: &Thread, number: u32, args: &Args) -> Option<i64> {
         _ => return None,
     }
     Some(PASS)
+}
+
+/// Takes a descriptor out that is about to be closed.
+fn closed(thread: &Thread, fd: i32) -> Option<i64> {
+    if thread.tid.load(Ordering::Relaxed) == 0 {
+        return None;
+    }
+    Some(with_signals_blocked_raw(thread, || {
+        // A fork counts descriptors: none goes between that and the copy.
+        thread.begin();
+        table::remove(fd);
+        thread.end();
+        PASS
+    }))
 }
 
 /// Whether both files of a call between two descriptors are such ones, so that it can pass.

@@ -1,11 +1,12 @@
 //! Sizes, times and durability of open files.
 
 use crate::calls::limits;
+use crate::calls::names;
 use crate::calls::route::{Call, Route};
 use crate::calls::vectors::Buffer;
 use crate::client::{self, caller};
 use crate::fd::description;
-use crate::fd::table::{self, Entry};
+use crate::fd::table::Entry;
 use crate::hook::outcome::PASS;
 use crate::hook::raw::{self, Args, nr};
 use crate::mounts;
@@ -44,7 +45,7 @@ pub fn sync(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) -> i
 /// `sync`, `syncfs`: what this process has logged; then the kernel's, which writes back what was stored through
 /// mappings. Linux does not tell a mount like ours of either.
 pub fn sync_all(number: u32, args: &Args) -> i64 {
-    let mount = match table::get(args[0] as i32) {
+    let mount = match names::entry(args[0] as i32) {
         Entry::File(index) if number == nr::SYNCFS => {
             Some(description::get(index).mount.load(Ordering::Relaxed))
         }
@@ -112,7 +113,7 @@ pub fn resize(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) ->
 /// on a mount, the mount does it. So a program gets one answer whether or not its file is mapped,
 /// shared with FUSE clients, or not served yet.
 pub fn shift(thread: &Thread, fd: i32, args: &Args) -> i64 {
-    let result = match table::get(fd) {
+    let result = match names::entry(fd) {
         Entry::File(index) => {
             let call = Call::new(thread, fd, index, nr::FALLOCATE, args);
             match call.route(false) {

@@ -9,6 +9,7 @@
 //! The last block of a file is copied: behind the end a mapping shows zeros. Where a part of the
 //! range cannot be had so, the whole mapping is the mount's.
 
+use crate::calls::names;
 use crate::calls::route::{Call, Route};
 use crate::client::caller;
 use crate::fd::own;
@@ -76,7 +77,7 @@ pub fn begin_again() {
 pub fn map(args: &Args) -> Option<i64> {
     let [_, bytes, protection, flags, fd, offset] = *args;
     let (fd, flags) = (fd as i32, flags as i32);
-    let table::Entry::File(index) = table::get(fd) else {
+    let table::Entry::File(index) = names::entry(fd) else {
         return None;
     };
     // A directory of NVM may be mounted so that nothing in it is executed.

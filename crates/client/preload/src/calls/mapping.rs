@@ -7,7 +7,7 @@
 //! descriptors here.
 //! What is mapped is noted in [`crate::fd::mapped`].
 
-use crate::calls::direct;
+use crate::calls::{direct, names};
 use crate::fd::description::{self, mode};
 use crate::fd::mapped;
 use crate::fd::table::{self, Entry};
@@ -44,7 +44,7 @@ pub fn is_shared(args: &Args) -> bool {
 
 /// The file of a descriptor, if it lies on a mount: mount and inode number.
 pub fn file_of(fd: i32) -> Option<(u32, u64)> {
-    match table::get(fd) {
+    match names::entry(fd) {
         Entry::File(index) => {
             let d = description::get(index);
             let mount = d.mount.load(Ordering::Relaxed);

@@ -1,13 +1,14 @@
 //! Files that were opened. The kernel opens; here it is seen whether the file is ours.
 
 use crate::client;
-use crate::fd::description::{self, mode};
+use crate::fd::description::{self, Description, NOT_PLACED, mode};
 use crate::fd::mapped;
-use crate::fd::table;
+use crate::fd::table::{self, Entry};
 use crate::hook::inside::READY;
 use crate::hook::raw::{Args, nr};
 use crate::mounts;
 use crate::pays;
+use crate::report;
 use crate::thread;
 use core::sync::atomic::Ordering;
 
@@ -28,10 +29,17 @@ pub fn opened(fd: i32, number: u32, args: &Args) -> Option<Opened> {
     table::remove(fd);
     // SAFETY: the registers of the program's own call, which the kernel has accepted.
     let (path, flags) = unsafe { what(number, args) };
-    if flags & libc::O_PATH != 0 || path.is_some_and(mounts::surely_elsewhere) {
+    if is_surely_not_ours(path, flags) {
         return None;
     }
     mounts::place(fd).map(|place| Opened { place, flags })
+}
+
+/// Whether what was opened is no regular file, or on no mount of ours.
+fn is_surely_not_ours(path: Option<&[u8]>, flags: i32) -> bool {
+    flags & libc::O_PATH != 0
+        || flags & libc::O_TMPFILE == libc::O_DIRECTORY
+        || path.is_some_and(mounts::surely_elsewhere)
 }
 
 /// What [`opened_quickly`] leaves to be done.
@@ -50,7 +58,19 @@ pub fn opened_quickly(fd: i32, number: u32, args: &Args) -> Rest {
     table::remove(fd);
     // SAFETY: as in `opened`.
     let (path, flags) = unsafe { what(number, args) };
-    if flags & libc::O_PATH != 0 || path.is_some_and(mounts::surely_elsewhere) {
+    if is_surely_not_ours(path, flags) {
+        return Rest::Nothing;
+    }
+    if pays::by_time() && !client::ever_attached() {
+        if report::is_on() {
+            // It has the number of files of ours.
+            match mounts::place_quickly(fd) {
+                None => return Rest::Look,
+                Some(None) => return Rest::Nothing,
+                Some(Some(_)) => report::opened(),
+            }
+        }
+        enter_not_placed(fd, flags);
         return Rest::Nothing;
     }
     let Some(found) = mounts::place_quickly(fd) else {
@@ -81,38 +101,125 @@ pub fn enter(fd: i32, opened: Opened) {
 /// As [`enter`]; `mapped`: this process has mapped the file.
 fn enter_as(fd: i32, opened: &Opened, mapped: bool) {
     let &Opened { place, flags } = opened;
-    if !READY.load(Ordering::Acquire) {
-        return;
-    }
-    let Some(index) = description::take() else {
-        return;
+    let fill = |d: &Description| {
+        d.ino.store(place.ino, Ordering::Relaxed);
+        d.mount.store(place.mount, Ordering::Release);
+        d.begin_counting(!pays::by_time());
+        let fast = !mapped && pays::serves_at_once(place.mount, place.ino);
+        note_past(d, place, mapped);
+        let mode = if fast { mode::FAST } else { mode::KERNEL };
+        d.mode.store(mode, Ordering::Release);
     };
-    let d = description::get(index);
-    let held = d.lock(thread::this().tid.load(Ordering::Relaxed));
-    d.ino.store(place.ino, Ordering::Relaxed);
-    d.mount.store(place.mount, Ordering::Relaxed);
-    d.flags.store((flags & KEPT) as u32, Ordering::Relaxed);
-    d.offset.store(0, Ordering::Relaxed);
-    d.past_pages.store(0, Ordering::Relaxed);
-    d.not_before_ns
-        .store(if mapped { i64::MAX } else { 0 }, Ordering::Relaxed);
-    let fast = !mapped && pays::serves_at_once(place.mount, place.ino);
-    let client = client::current(place.mount);
-    let was_away = client.is_some_and(|c| c.link.leases.was_away(place.ino));
-    let served = fast || was_away || (mapped && client.is_some());
-    d.begin_counting(served || !pays::by_time());
-    let mode = if fast { mode::FAST } else { mode::KERNEL };
-    d.mode.store(mode, Ordering::Release);
-    drop(held);
-    if table::enter(fd, index) {
-        crate::report::opened();
+    if let Some(d) = enter_filled(fd, flags, fill) {
+        report::opened();
         // Another thread may have begun to serve the file meanwhile.
         if pays::by_time() && pays::serves_at_once(place.mount, place.ino) {
             d.note_served();
         }
-    } else {
-        description::drop_user(index);
     }
+}
+
+/// Enters a descriptor that may be ours: on which mount its file lies is asked when that matters ([`entry`]). Most
+/// files that a program opens it closes after a few calls, which the kernel does anyway.
+fn enter_not_placed(fd: i32, flags: i32) {
+    let fill = |d: &Description| {
+        d.ino.store(0, Ordering::Relaxed);
+        d.mount.store(NOT_PLACED, Ordering::Release);
+        d.begin_counting(false);
+        d.mode.store(mode::KERNEL, Ordering::Release);
+    };
+    if let Some(d) = enter_filled(fd, flags, fill) {
+        // Another thread may have begun to serve the file meanwhile.
+        if client::ever_attached() {
+            d.note_served();
+        }
+    }
+}
+
+/// Enters a descriptor with a new description; `None`: there is none, or the number is too high.
+fn enter_filled(
+    fd: i32,
+    flags: i32,
+    fill: impl FnOnce(&Description),
+) -> Option<&'static Description> {
+    if !READY.load(Ordering::Acquire) {
+        return None;
+    }
+    let index = description::take()?;
+    let d = description::get(index);
+    let held = d.lock(thread::this().tid.load(Ordering::Relaxed));
+    d.flags.store((flags & KEPT) as u32, Ordering::Relaxed);
+    d.offset.store(0, Ordering::Relaxed);
+    d.past_pages.store(0, Ordering::Relaxed);
+    d.not_before_ns.store(0, Ordering::Relaxed);
+    fill(d);
+    drop(held);
+    if !table::enter(fd, index) {
+        description::drop_user(index);
+        return None;
+    }
+    Some(d)
+}
+
+/// Notes of a description what this process has done with its file before. The lock is held.
+fn note_past(d: &Description, place: mounts::Place, mapped: bool) {
+    if mapped {
+        d.not_before_ns.store(i64::MAX, Ordering::Relaxed);
+    }
+    let client = client::current(place.mount);
+    let was_away = client.is_some_and(|c| c.link.leases.was_away(place.ino));
+    let fast = !mapped && pays::serves_at_once(place.mount, place.ino);
+    if fast || was_away || (mapped && client.is_some()) {
+        d.note_served();
+    }
+}
+
+/// What a descriptor is, for calls to which it matters which file it has: if nobody has asked yet whose it is, that
+/// is done now. Inside the library, with signals blocked.
+#[inline]
+pub fn entry(fd: i32) -> Entry {
+    match table::get(fd) {
+        Entry::File(index) if !description::get(index).is_placed() => {
+            look(fd, index);
+            table::get(fd)
+        }
+        entry => entry,
+    }
+}
+
+/// Whether nobody has asked whose file a descriptor has, and nobody need: no file of ours is served.
+pub fn stays_unknown(fd: i32) -> bool {
+    let unknown = |d: &Description| !d.is_placed() && !d.was_served();
+    matches!(table::get(fd), Entry::File(index) if unknown(description::get(index)))
+}
+
+/// Asks where the file of a descriptor lies.
+#[cold]
+fn look(fd: i32, index: u32) {
+    let d = description::get(index);
+    let generation = description::generation(index);
+    let place = mounts::place(fd);
+    let _held = d.lock(thread::this().tid.load(Ordering::Relaxed));
+    // Another thread may have closed it meanwhile, and this may be the description of another file.
+    if description::generation(index) != generation || d.is_placed() {
+        return;
+    }
+    let Some(place) = place else {
+        table::remove_of(fd, index);
+        return;
+    };
+    d.ino.store(place.ino, Ordering::Relaxed);
+    d.mount.store(place.mount, Ordering::Release);
+    // Behind that: who maps the file, or begins to serve it, looks for descriptions of it afterwards.
+    note_past(d, place, mapped::is_mapped(place.mount, place.ino));
+}
+
+/// Asks of every descriptor whose it is. A child shares the descriptions, and mounts that only one of both has met
+/// have not the same number in both.
+pub fn look_at_all() {
+    table::for_each_file(|fd, _| {
+        entry(fd);
+    });
 }
 
 /// Path and flags of a call that opened something.

@@ -6,7 +6,7 @@
 //! * A new program image knows nothing of descriptions: those that it inherits are handed
 //!   over to the kernel for good, for everybody who shares them.
 
-use crate::calls::{direct, transfer, vfork};
+use crate::calls::{direct, names, transfer, vfork};
 use crate::client;
 use crate::environment;
 use crate::fd::description;
@@ -16,6 +16,7 @@ use crate::fd::table;
 use crate::hook::inside::{READY, caught, with_signals_blocked};
 use crate::hook::outcome::{ONTO_STACK, PASS};
 use crate::hook::raw::{self, Args, nr};
+use crate::mounts;
 use crate::report;
 use crate::thread::{self, Thread};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -69,6 +70,7 @@ fn guarded_child(thread: &Thread) -> i64 {
         }
         table::count_all();
         in_child();
+        leave_not_known();
         0
     });
     thread.inside.store(0, Ordering::Relaxed);
@@ -164,8 +166,17 @@ fn fork(thread: &Thread, number: u32, args: &Args, stack: u64) -> i64 {
     if thread.tid.load(Ordering::Relaxed) == 0 {
         thread.set_up();
     }
+    let looked = with_signals_blocked(thread, || {
+        names::look_at_all();
+        0
+    });
+    if looked != 0 {
+        return looked;
+    }
     thread.inside.store(1, Ordering::Relaxed);
     let alone = thread::alone();
+    // What other threads have opened since.
+    leave_not_known();
     table::for_each_file(|_, index| description::add_user(index));
     // SAFETY: as the program asks, but for the stack.
     let mut pid = unsafe { raw::syscall(number, args) };
@@ -184,6 +195,17 @@ fn fork(thread: &Thread, number: u32, args: &Args, stack: u64) -> i64 {
     }
     thread.inside.store(0, Ordering::Relaxed);
     pid
+}
+
+/// Leaves to the kernel for good what lies on a mount that this process does not know: so that it never comes about that
+/// parent and child take it for different files.
+fn leave_not_known() {
+    table::for_each_file(|fd, index| {
+        if description::get(index).mount.load(Ordering::Acquire) >= mounts::count() {
+            transfer::hand_over_as(fd, index);
+            table::remove(fd);
+        }
+    });
 }
 
 /// Before descriptors are shared without memory, or memory without descriptors, or both without a

@@ -51,7 +51,7 @@ pub struct Description {
     pub ino: AtomicU64,
     /// Access mode and `O_APPEND`, as for `open`.
     pub flags: AtomicU32,
-    /// Which mount ([`crate::mounts`]), numbered alike in the whole family.
+    /// Which mount ([`crate::mounts`]), numbered alike in the whole family, or [`NOT_PLACED`].
     pub mount: AtomicU32,
     /// Descriptors of all processes in the lower half; 0: free. In the upper half the generation:
     /// how often it was taken.
@@ -68,6 +68,9 @@ pub struct Description {
 }
 
 const _: () = assert!(size_of::<Description>() == 64);
+/// The number of no mount: nobody has asked yet on which mount the file lies, or whether on any. Until then the file
+/// stays with the kernel, and its inode number is 0.
+pub const NOT_PLACED: u32 = u32::MAX;
 /// What a call counts for that is not measured, ns. A description is young until it has had
 /// some of these.
 const CALL_NS: u32 = 1_000;
@@ -369,6 +372,12 @@ impl Description {
     /// Whether the kernel may know an old size of the file, since the library has served it.
     pub fn was_served(&self) -> bool {
         self.spent.load(Ordering::Relaxed) & SERVED != 0
+    }
+
+    /// Whether it is known on which mount the file lies ([`NOT_PLACED`]).
+    #[inline]
+    pub fn is_placed(&self) -> bool {
+        self.mount.load(Ordering::Acquire) != NOT_PLACED
     }
 
     /// Whether the file is with the mount, and has been used so little that nothing has to be known of it.

@@ -90,6 +90,16 @@ pub fn remove(fd: i32) {
     }
 }
 
+/// Takes a descriptor out that has this description still. The description's lock is held: the thread that enters it
+/// again takes that before.
+pub fn remove_of(fd: i32, index: u32) {
+    let entry = &TABLE[fd as usize];
+    let (free, relaxed) = (Ordering::AcqRel, Ordering::Relaxed);
+    if entry.compare_exchange(index + 1, 0, free, relaxed).is_ok() {
+        description::drop_user(index);
+    }
+}
+
 /// Takes one of the library's own out.
 pub fn remove_own(fd: i32) {
     if let Some(entry) = TABLE.get(fd as u32 as usize) {

@@ -43,6 +43,29 @@ fn small_files_stay_with_the_mount() {
     assert_eq!(shares(&report)[0], 0, "{report}");
 }
 
+/// Nor does it cost a system call that a file of a mount is opened, hardly used, and closed.
+#[test]
+fn a_file_that_is_hardly_used_costs_no_system_call() {
+    let Some(m) = Mounted::new() else { return };
+    if !has("strace") {
+        eprintln!("SKIPPED: counting system calls needs strace");
+        return;
+    }
+    let calls = |count: usize, preload: &str| {
+        let dir = m.dir(&format!("few-{count}-{}", preload.len()));
+        let trace = m.beside("trace");
+        let run = Run::of(&m, "strace").args(["-f", "-o"]).arg(&trace);
+        let run = run.args(["-E", preload]).arg(compiled("stays"));
+        let run = run.arg("files").arg(&dir).arg(count.to_string());
+        assert_eq!(run.without_library().output(), "");
+        fs::read_to_string(&trace).unwrap().lines().count()
+    };
+    let of_files = |preload: &str| calls(300, preload) - calls(100, preload);
+    let [with, without] = [&*m.preload(), "NONE=1"].map(of_files);
+    // The library's own memory comes in pieces.
+    assert!(with.abs_diff(without) < 10, "{with} {without}");
+}
+
 /// A file that is used much is served after some milliseconds: no system call any more.
 #[test]
 fn a_file_whose_use_pays_is_served() {
@@ -75,7 +98,7 @@ fn a_file_whose_use_pays_is_served() {
 fn a_file_goes_over_between_two_calls() {
     let Some(m) = Mounted::new() else { return };
     for us in ["0", "30", "300", "2000"] {
-        for how in ["shared", "appends"] {
+        for how in ["shared", "inline", "appends"] {
             let file = m.path().join(format!("{how}-{us}"));
             let report = report_of(&m, how, &file, "4000", &[("SHALE_WARM_US", us)]);
             assert_eq!(report.lines().count(), 2, "{how} {us}: {report}");

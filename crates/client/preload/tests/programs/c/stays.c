@@ -3,6 +3,7 @@
  *   stays files DIRECTORY COUNT      makes, writes, syncs, changes, reads and removes small files
  *   stays one FILE COUNT             writes and reads one file
  *   stays shared FILE COUNT          two threads and a child write records at one offset, by descriptors of their own
+ *   stays inline FILE COUNT          the same, the child is made without libc
  *   stays appends FILE COUNT         the same, with O_APPEND, one of them by pwrite
  *   stays asks FILE COUNT            asks about the file by its name between its writes
  *   stays locks FILE COUNT           locks the file for every few writes
@@ -16,12 +17,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <signal.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 enum { RECORD = 16, WRITERS = 3 };
-static int count, appends;
+static int count, appends, without_libc;
 static struct writer {
     int number, fd;
 } writer[WRITERS];
@@ -74,15 +77,30 @@ static void *writes(void *of)
     return NULL;
 }
 
+static pid_t forked(void)
+{
+    if (!without_libc)
+        return fork();
+    register long fourth __asm__("r10") = 0, fifth __asm__("r8") = 0;
+    long child;
+    __asm__ volatile("syscall"
+                     : "=a"(child)
+                     : "a"(SYS_clone), "D"(SIGCHLD), "S"(0), "d"(0), "r"(fourth), "r"(fifth)
+                     : "rcx", "r11", "memory");
+    return child;
+}
+
 /* Whatever goes over from the mount to the library in between: each record is there once, as a whole, and those of
  * one writer are in order. */
 static void together(const char *path)
 {
     pthread_t thread[2];
-    int fd = opened(path, O_CREAT | O_RDWR | (appends ? O_APPEND : 0));
+    /* Of the first file that a thread opens the library knows at once whose it is. */
+    close(opened(path, O_CREAT | O_RDWR));
+    int fd = opened(path, O_RDWR | (appends ? O_APPEND : 0));
     for (int i = 0; i < WRITERS; i++)
         writer[i] = (struct writer){i, i == 0 ? fd : dup(fd)};
-    pid_t child = fork();
+    pid_t child = forked();
     if (child == 0) {
         writes(&writer[2]);
         _exit(0);
@@ -139,11 +157,12 @@ int main(int argc, char **argv)
         return 2;
     count = atoi(argv[3]);
     appends = !strcmp(argv[1], "appends");
+    without_libc = !strcmp(argv[1], "inline");
     if (!strcmp(argv[1], "files"))
         files(argv[2]);
     else if (!strcmp(argv[1], "one"))
         one(argv[2]);
-    else if (!strcmp(argv[1], "shared") || appends)
+    else if (!strcmp(argv[1], "shared") || appends || without_libc)
         together(argv[2]);
     else if (!strcmp(argv[1], "beside"))
         beside(argv[2], argv[3]);
