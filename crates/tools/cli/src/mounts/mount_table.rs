@@ -4,11 +4,15 @@
 use crate::failure::{Failure, Result};
 use std::ffi::OsString;
 use std::fs;
+use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 /// Type of our mounts in the table.
 const KIND: &str = "fuse.shale";
+
+/// A table of some hundred mounts has so many, about.
+const TABLE_BYTES: usize = 64 << 10;
 
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +60,10 @@ pub fn of_process(pid: u32) -> Result<Vec<Mount>> {
 }
 
 fn read_table(table: &str) -> Result<Vec<Mount>> {
-    let text = fs::read(table).map_err(Failure::because(format!("{table}: cannot read it")))?;
+    // The kernel says 0 bytes of such a file, and would be asked for a few at a time.
+    let mut text = Vec::with_capacity(TABLE_BYTES);
+    let read = fs::File::open(table).and_then(|mut file| file.read_to_end(&mut text));
+    read.map_err(Failure::because(format!("{table}: cannot read it")))?;
     Ok(text.split(|&b| b == b'\n').filter_map(parse).collect())
 }
 
