@@ -9,7 +9,6 @@
 use crate::fd::description::{self, Description};
 use crate::fd::table::{self, Entry};
 use crate::hook::inside::with_signals_blocked_raw;
-use crate::hook::outcome::PASS;
 use crate::hook::raw::{self, Args, nr};
 use crate::report;
 use crate::thread::Thread;
@@ -30,35 +29,39 @@ pub fn call(thread: &Thread, number: u32, args: &Args) -> Option<i64> {
         return None;
     }
     match number {
-        nr::CLOSE => return closed(thread, fd),
-        nr::FSTAT | nr::NEWFSTATAT | nr::STATX | nr::IOCTL => {}
+        nr::CLOSE => closed(thread, fd, args),
+        nr::FSTAT | nr::NEWFSTATAT | nr::STATX | nr::IOCTL => {
+            // SAFETY: as below.
+            Some(unsafe { raw::syscall(number, args) })
+        }
         nr::PREAD | nr::PWRITE | nr::PREADV | nr::PWRITEV | nr::FSYNC | nr::FDATASYNC => {
             report::passed(number, STAYS);
             d.used_once();
             // SAFETY: the program's own call, made for it. Not passed: by way of the exported symbol it would
             // come by here once more.
-            return Some(unsafe { raw::syscall(number, args) });
+            Some(unsafe { raw::syscall(number, args) })
         }
         nr::READ | nr::WRITE | nr::READV | nr::WRITEV | nr::LSEEK => {
-            return at_offset(thread, fd, index, d, number, args);
+            at_offset(thread, fd, index, d, number, args)
         }
-        _ => return None,
+        _ => None,
     }
-    Some(PASS)
 }
 
-/// Takes a descriptor out that is about to be closed.
-fn closed(thread: &Thread, fd: i32) -> Option<i64> {
+/// Takes a descriptor out, and closes it.
+fn closed(thread: &Thread, fd: i32, args: &Args) -> Option<i64> {
     if thread.tid.load(Ordering::Relaxed) == 0 {
         return None;
     }
-    Some(with_signals_blocked_raw(thread, || {
+    with_signals_blocked_raw(thread, || {
         // A fork counts descriptors: none goes between that and the copy.
         thread.begin();
         table::remove(fd);
         thread.end();
-        PASS
-    }))
+        0
+    });
+    // SAFETY: the program's own call, made for it.
+    Some(unsafe { raw::syscall(nr::CLOSE, args) })
 }
 
 /// Whether both files of a call between two descriptors are such ones, so that it can pass.
