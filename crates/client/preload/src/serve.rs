@@ -270,11 +270,9 @@ pub const BY_DESCRIPTOR: [u32; 22] = [
 ];
 
 /// Numbers of [`class::ALWAYS`].
-pub const ALWAYS: [u32; 32] = [
+pub const ALWAYS: [u32; 30] = [
     nr::FALLOCATE,
     nr::MMAP,
-    nr::MUNMAP,
-    nr::MPROTECT,
     nr::MREMAP,
     nr::OPEN,
     nr::CREAT,
@@ -312,5 +310,8 @@ pub fn set_classes() {
     }
     for number in ALWAYS {
         CLASS[number as usize].store(class::ALWAYS, Ordering::Relaxed);
+    }
+    for number in direct::CALLS {
+        CLASS[number as usize].store(class::AT_TIMES, Ordering::Relaxed);
     }
 }

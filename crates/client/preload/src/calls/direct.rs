@@ -14,6 +14,7 @@ use crate::calls::route::{Call, Route};
 use crate::client::caller;
 use crate::fd::own;
 use crate::fd::table;
+use crate::hook::outcome::{CLASS, class};
 use crate::hook::raw::{self, Args, nr};
 use crate::report;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -42,6 +43,9 @@ struct Range {
     keep: i32,
     mount: Option<i32>,
 }
+
+/// Calls that are looked at while there are such mappings: [`class::AT_TIMES`].
+pub const CALLS: [u32; 2] = [nr::MUNMAP, nr::MPROTECT];
 
 static RANGES: Mutex<Vec<Range>> = Mutex::new(Vec::new());
 static ANY: AtomicBool = AtomicBool::new(false);
@@ -131,7 +135,17 @@ fn note(at: u64, bytes: u64, keep: OwnedFd, mount: Option<OwnedFd>) {
         keep: keep.into_raw_fd(),
         mount: mount.map(IntoRawFd::into_raw_fd),
     });
-    ANY.store(true, Ordering::Relaxed);
+    set_any(true);
+}
+
+/// Has calls about memory be looked at while there are such mappings, and not otherwise. The lock of the ranges is held, or
+/// the program has not begun.
+pub fn set_any(any: bool) {
+    ANY.store(any, Ordering::Relaxed);
+    let class = if any { class::AT_TIMES } else { class::PASS };
+    for number in CALLS {
+        CLASS[number as usize].store(class, Ordering::Relaxed);
+    }
 }
 
 fn mmap(at: u64, bytes: u64, protection: i32, flags: i32, fd: i32, offset: u64) -> i64 {
@@ -233,7 +247,7 @@ pub fn gone(first: u64, bytes: u64) {
         }
         true
     });
-    ANY.store(!ranges.is_empty(), Ordering::Relaxed);
+    set_any(!ranges.is_empty());
 }
 
 /// `mremap` of memory that meets one of these mappings. It can become smaller where it is.

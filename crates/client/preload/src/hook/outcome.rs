@@ -11,6 +11,8 @@ pub mod class {
     pub const DESCRIPTOR: u8 = 1;
     /// Always looked at.
     pub const ALWAYS: u8 = 2;
+    /// [`ALWAYS`] at some times, [`PASS`] at others: its sites look here each time.
+    pub const AT_TIMES: u8 = 3;
 }
 
 /// Classes by number, for sites whose number is known only when they run.

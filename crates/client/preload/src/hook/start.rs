@@ -57,7 +57,9 @@ fn set_up() {
             protect::configure();
             serve::set_classes();
         }
-        if rewrite::rewrite() {
+        let rewritten = rewrite::rewrite();
+        calls::direct::set_any(false);
+        if rewritten {
             SITES_LEAD_HERE.store(1, Ordering::Relaxed);
             READY.store(true, Ordering::Release);
         }

@@ -49,6 +49,8 @@ unsafe extern "C" {
     pub safe fn shale_site_descriptor();
     /// Entry for sites of [`crate::hook::outcome::class::ALWAYS`].
     pub safe fn shale_site_always();
+    /// Entry for sites of `mmap`: memory that no file has is the kernel's.
+    pub safe fn shale_site_mmap();
     /// Entry for sites whose number is in eax.
     pub safe fn shale_site_dynamic();
     /// What [`REAL`] holds before libc's functions are known: the bare system call.
@@ -79,6 +81,14 @@ global_asm!(
     "cmp dword ptr [r11], 0",
     "jne shale_site_always",
     "3: jmp qword ptr [rcx]",
+    "",
+    ".p2align 4",
+    ".hidden shale_site_mmap",
+    ".globl shale_site_mmap",
+    "shale_site_mmap:",
+    "test r10d, {anonymous}",
+    "jz shale_site_always",
+    "jmp qword ptr [rcx]",
     "",
     ".p2align 4",
     ".hidden shale_site_always",
@@ -274,6 +284,7 @@ global_asm!(
     ".cfi_endproc",
     nr_end = const NR_END,
     fd_end = const FD_END,
+    anonymous = const libc::MAP_ANONYMOUS,
     pass = const PASS,
     onto_stack = const ONTO_STACK,
     child_stack = const offset_of!(Thread, child_stack),

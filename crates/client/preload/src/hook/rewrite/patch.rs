@@ -7,7 +7,7 @@
 use super::library::Library;
 use super::scan::{Form, Site};
 use crate::hook::outcome::{CLASS, class};
-use crate::hook::raw;
+use crate::hook::raw::{self, nr};
 use crate::hook::trampolines;
 use core::sync::atomic::Ordering;
 
@@ -98,10 +98,12 @@ fn near(library: &Library, bytes: usize) -> Option<usize> {
 fn entry(site: &Site) -> u64 {
     let entry = match site.form {
         Form::Dynamic(_) => trampolines::shale_site_dynamic as *const (),
-        Form::Number(n) if CLASS[n as usize].load(Ordering::Relaxed) == class::ALWAYS => {
-            trampolines::shale_site_always as *const ()
-        }
-        Form::Number(_) => trampolines::shale_site_descriptor as *const (),
+        Form::Number(nr::MMAP) => trampolines::shale_site_mmap as *const (),
+        Form::Number(n) => match CLASS[n as usize].load(Ordering::Relaxed) {
+            class::ALWAYS => trampolines::shale_site_always as *const (),
+            class::AT_TIMES => trampolines::shale_site_dynamic as *const (),
+            _ => trampolines::shale_site_descriptor as *const (),
+        },
     };
     entry as u64
 }
