@@ -93,6 +93,17 @@ fn a_file_whose_use_pays_is_served() {
     assert!(many.abs_diff(few) < 1000, "{few} {many}");
 }
 
+/// The first calls on a descriptor, which are the kernel's, see what is served by others meanwhile.
+#[test]
+fn new_descriptors_of_a_served_file_see_it() {
+    let Some(m) = Mounted::new() else { return };
+    for us in ["0", "100", "1000000"] {
+        let run = Run::of(&m, compiled("stays"));
+        let run = run.args(["young"]).arg(m.path().join(us)).arg("8000");
+        assert_eq!(run.env("SHALE_WARM_US", us).output(), "", "{us}");
+    }
+}
+
 /// The file goes over while two threads and a child are writing at one offset, or to one end.
 #[test]
 fn a_file_goes_over_between_two_calls() {

@@ -5,6 +5,7 @@
  *   stays shared FILE COUNT          two threads and a child write records at one offset, by descriptors of their own
  *   stays inline FILE COUNT          the same, the child is made without libc
  *   stays appends FILE COUNT         the same, with O_APPEND, one of them by pwrite
+ *   stays young FILE COUNT           one descriptor is used much, others of the file hardly, and they see the same
  *   stays asks FILE COUNT            asks about the file by its name between its writes
  *   stays locks FILE COUNT           locks the file for every few writes
  *   stays beside FILE OTHER          becomes a client by FILE, appends to OTHER once, says so, and waits
@@ -125,6 +126,30 @@ static void together(const char *path)
     CHECK(read(fd, text, RECORD) == 0);
 }
 
+/* The first calls on a descriptor are the kernel's: they must not miss what is served by others. */
+static void young(const char *path)
+{
+    close(opened(path, O_CREAT | O_RDWR));
+    int much = opened(path, O_RDWR), reads = opened(path, O_RDONLY), seldom = opened(path, O_RDWR), n, back;
+    CHECK(write(seldom, "12", 2) == 2 && read(reads, &back, 2) == 2);
+    CHECK(lseek(reads, 0, SEEK_SET) == 0 && lseek(seldom, 0, SEEK_SET) == 0);
+    int other = dup(reads);
+    for (n = 0; n < count; n++) {
+        CHECK(pwrite(much, &n, sizeof n, n * 4L) == sizeof n);
+        CHECK(read(n % 3 ? reads : other, &back, sizeof back) == sizeof back && back == n);
+        if (n % (count / 8) == 0) {
+            CHECK(pread(seldom, &back, sizeof back, n * 4L) == sizeof back && back == n);
+            CHECK(read(seldom, &back, sizeof back) == sizeof back && back == n / (count / 8));
+        }
+    }
+    pid_t child = fork();
+    if (child == 0)
+        _exit(read(seldom, &back, sizeof back) != sizeof back || back != 8);
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(read(seldom, &back, sizeof back) == sizeof back && back == 9);
+}
+
 static void asks(const char *path, int locks)
 {
     struct stat status;
@@ -164,6 +189,8 @@ int main(int argc, char **argv)
         one(argv[2]);
     else if (!strcmp(argv[1], "shared") || appends || without_libc)
         together(argv[2]);
+    else if (!strcmp(argv[1], "young"))
+        young(argv[2]);
     else if (!strcmp(argv[1], "beside"))
         beside(argv[2], argv[3]);
     else
