@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "inline_fork.h"
 
 #define STACK_BYTES (256 << 10)
 
@@ -44,17 +45,6 @@ static int has(const char *name, const char *expected)
 static void *stack(void)
 {
     return (char *)malloc(STACK_BYTES) + STACK_BYTES;
-}
-
-static long inline_fork(void)
-{
-    register long fourth __asm__("r10") = 0, fifth __asm__("r8") = 0;
-    long result;
-    __asm__ volatile("syscall"
-                     : "=a"(result)
-                     : "a"(SYS_clone), "D"(SIGCHLD), "S"(0), "d"(0), "r"(fourth), "r"(fifth)
-                     : "rcx", "r11", "memory");
-    return result;
 }
 
 /* Makes no call that is about a file before its parent has closed its own. */

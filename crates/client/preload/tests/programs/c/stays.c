@@ -12,15 +12,14 @@
  */
 #define _GNU_SOURCE
 #include "check.h"
+#include "inline_fork.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <signal.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -80,15 +79,7 @@ static void *writes(void *of)
 
 static pid_t forked(void)
 {
-    if (!without_libc)
-        return fork();
-    register long fourth __asm__("r10") = 0, fifth __asm__("r8") = 0;
-    long child;
-    __asm__ volatile("syscall"
-                     : "=a"(child)
-                     : "a"(SYS_clone), "D"(SIGCHLD), "S"(0), "d"(0), "r"(fourth), "r"(fifth)
-                     : "rcx", "r11", "memory");
-    return child;
+    return without_libc ? inline_fork() : fork();
 }
 
 /* Whatever goes over from the mount to the library in between: each record is there once, as a whole, and those of
