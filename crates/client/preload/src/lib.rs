@@ -19,7 +19,8 @@
 //! * `SHALE_BYPASS=PROGRAM:…`: programs in which nothing is served ([`bypass`]).
 //! * `SHALE_RUN_DIR=DIR`: one more directory with the states of mounts.
 //!
-//! A call that is served is no cancellation point, and is not interrupted by signals.
+//! A call that is served is no cancellation point, and is not interrupted by signals. The first calls on a
+//! file, which are made for the program ([`short`]), are none, either.
 
 pub mod bypass;
 pub mod calls;

@@ -105,9 +105,10 @@ fn enter_as(fd: i32, opened: &Opened, mapped: bool) {
         d.ino.store(place.ino, Ordering::Relaxed);
         d.mount.store(place.mount, Ordering::Release);
         d.begin_counting(!pays::by_time());
-        let fast = !mapped && pays::serves_at_once(place.mount, place.ino);
-        note_past(d, place, mapped);
-        let mode = if fast { mode::FAST } else { mode::KERNEL };
+        let mode = match note_past(d, place, mapped) {
+            true => mode::FAST,
+            false => mode::KERNEL,
+        };
         d.mode.store(mode, Ordering::Release);
     };
     if let Some(d) = enter_filled(fd, flags, fill) {
@@ -161,8 +162,9 @@ fn enter_filled(
     Some(d)
 }
 
-/// Notes of a description what this process has done with its file before. The lock is held.
-fn note_past(d: &Description, place: mounts::Place, mapped: bool) {
+/// Notes of a description what this process has done with its file before. Gives whether it is served from its first
+/// call on. The lock is held.
+fn note_past(d: &Description, place: mounts::Place, mapped: bool) -> bool {
     if mapped {
         d.not_before_ns.store(i64::MAX, Ordering::Relaxed);
     }
@@ -172,6 +174,7 @@ fn note_past(d: &Description, place: mounts::Place, mapped: bool) {
     if fast || was_away || (mapped && client.is_some()) {
         d.note_served();
     }
+    fast
 }
 
 /// What a descriptor is, for calls to which it matters which file it has: if nobody has asked yet whose it is, that
