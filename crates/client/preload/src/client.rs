@@ -5,6 +5,7 @@
 //! is freed, with its memory and descriptors. A child never uses its parent's sessions.
 
 use crate::clock;
+use crate::fd::mapped;
 use crate::link::Link;
 use crate::mounts::{self, MOUNTS};
 use crate::pays;
@@ -32,8 +33,8 @@ static CLIENT: [AtomicPtr<Client>; MOUNTS] = [const { AtomicPtr::new(ptr::null_m
 /// After a failure: when to try again, ns.
 static AGAIN_NS: [AtomicI64; MOUNTS] = [const { AtomicI64::new(0) }; MOUNTS];
 /// Number of the next client.
-static NUMBER: AtomicU64 = AtomicU64::new(FIRST_NUMBER);
-const FIRST_NUMBER: u64 = 1;
+static NUMBER: AtomicU64 = AtomicU64::new(1);
+static EVER_ATTACHED: AtomicBool = AtomicBool::new(false);
 static ATTACHING: Mutex<()> = Mutex::new(());
 /// Clients that nobody finds any more. A leaf among the locks.
 static ASIDE: Mutex<Vec<Aside>> = Mutex::new(Vec::new());
@@ -87,10 +88,10 @@ pub fn is_attached(mount: u32) -> bool {
     current(mount).is_some()
 }
 
-/// Whether this process is or was a client of any mount.
+/// Whether this process is, was or is becoming a client of any mount.
 #[inline]
 pub fn ever_attached() -> bool {
-    NUMBER.load(Ordering::Acquire) != FIRST_NUMBER
+    EVER_ATTACHED.load(Ordering::Acquire)
 }
 
 /// The client of a mount, if this process is one; of [`NOT_PLACED`](crate::fd::description::NOT_PLACED) none.
@@ -163,7 +164,12 @@ fn connect(mount: u32) -> Result<Client, Errno> {
     let recent = Default::default();
     let session = Session::attach_mapped(link.clone(), clock, recent, options, &maps)?;
     check_log_bytes(&session);
-    crate::fd::mapped::note_present(place.device);
+    // What is mapped from now on is noted by the thread that maps it, and what was mapped before is there.
+    EVER_ATTACHED.store(true, Ordering::Release);
+    thread::barrier();
+    if !mapped::note_present(mount, place.device) {
+        return Err(Errno::NOENT);
+    }
     crate::report::attached();
     Ok(Client {
         number: NUMBER.fetch_add(1, Ordering::Relaxed),

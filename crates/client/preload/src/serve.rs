@@ -76,6 +76,7 @@ fn serve(thread: &Thread, number: u32, args: &Args) -> i64 {
             PASS
         }
         nr::MMAP if !is_ours(number, args) && !shares_ours(thread, args) => PASS,
+        nr::MMAP if mapping::need_not_be_noted(args) => mapping::map_unnoted(thread, args),
         nr::MUNMAP | nr::MPROTECT if !direct::any() => PASS,
         number if short::is_between(number, args) => PASS,
         number if let Some(result) = short::call(thread, number, args) => result,

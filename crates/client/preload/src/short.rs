@@ -6,6 +6,7 @@
 //! only what children share is locked, so a thread here is not busy and a fork does not wait for it; but for the moment
 //! in which a descriptor is taken out.
 
+use crate::calls::descriptors;
 use crate::fd::description::{self, Description};
 use crate::fd::table::{self, Entry};
 use crate::hook::inside::with_signals_blocked_raw;
@@ -41,6 +42,7 @@ pub fn call(thread: &Thread, number: u32, args: &Args) -> Option<i64> {
             // come by here once more.
             Some(unsafe { raw::syscall(number, args) })
         }
+        nr::FCNTL => descriptors::lock_if_asked(d, args),
         nr::READ | nr::WRITE | nr::READV | nr::WRITEV | nr::LSEEK => {
             at_offset(thread, fd, index, d, number, args)
         }

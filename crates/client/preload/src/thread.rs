@@ -128,6 +128,12 @@ pub fn register_barriers() {
     plain_membarrier(MEMBARRIER_REGISTER_GLOBAL_EXPEDITED);
 }
 
+/// What this thread has stored is seen by every thread of the process from now on, and what they have done so far is
+/// seen by this one.
+pub fn barrier() {
+    plain_membarrier(MEMBARRIER_PRIVATE_EXPEDITED);
+}
+
 fn plain_membarrier(command: u64) {
     raw::plain(nr::MEMBARRIER, command, 0, 0);
 }
@@ -221,7 +227,7 @@ impl Busy {
     /// Now. A thread that is not among them has nothing that was taken out of sight before.
     pub fn now() -> Self {
         // A thread's turn is seen here, or it sees what was taken out of sight.
-        plain_membarrier(MEMBARRIER_PRIVATE_EXPEDITED);
+        barrier();
         let turns = slots().iter().map(|s| s.turn.load(Ordering::Acquire));
         Self(
             turns
@@ -304,7 +310,7 @@ pub fn alone() -> Alone {
     {
         raw::futex_wait(&FORKING, 1, 10);
     }
-    plain_membarrier(MEMBARRIER_PRIVATE_EXPEDITED);
+    barrier();
     for slot in slots() {
         let mut spins = 0u32;
         while slot.is_busy() {

@@ -1,7 +1,7 @@
 //! Descriptors that come, go, and are duplicated. The kernel does it; the table follows.
 
 use crate::calls::vectors::Buffer;
-use crate::fd::description;
+use crate::fd::description::{self, Description};
 use crate::fd::table::{self, Entry};
 use crate::hook::outcome::PASS;
 use crate::hook::raw::{self, Args, nr};
@@ -142,12 +142,29 @@ pub fn fcntl(index: u32, number: u32, args: &Args) -> i64 {
         libc::F_GETFD | libc::F_SETFD | libc::F_GETFL => PASS,
         command => {
             if LOCKS.contains(&command) {
-                pays::locked(description::get(index));
                 resolve_origin(args[0] as i32, index, args[2]);
+                return lock(description::get(index), args);
             }
-            report::passed(nr::FCNTL, "locks and the like are the kernel's");
+            report::passed(nr::FCNTL, "leases and the like are the kernel's");
             PASS
         }
+    }
+}
+
+/// A command about a lock, which is the kernel's to do; `None`: it is another command.
+pub fn lock_if_asked(d: &Description, args: &Args) -> Option<i64> {
+    LOCKS.contains(&(args[1] as i32)).then(|| lock(d, args))
+}
+
+fn lock(d: &Description, args: &Args) -> i64 {
+    pays::locked(d);
+    report::passed(nr::FCNTL, "locks are the kernel's");
+    match args[1] as i32 {
+        // A thread that waits for a lock can be cancelled: at libc's own instruction.
+        libc::F_SETLKW | libc::F_OFD_SETLKW => PASS,
+        // SAFETY: the program's own call, made for it. Not passed: by way of the exported symbol it would come by here
+        // once more.
+        _ => unsafe { raw::syscall(nr::FCNTL, args) },
     }
 }
 

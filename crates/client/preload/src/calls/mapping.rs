@@ -8,14 +8,22 @@
 //! What is mapped is noted in [`crate::fd::mapped`].
 
 use crate::calls::{direct, names};
+use crate::client;
+use crate::failure;
 use crate::fd::description::{self, mode};
 use crate::fd::mapped;
 use crate::fd::table::{self, Entry};
+use crate::hook::inside::with_signals_blocked;
 use crate::hook::outcome::PASS;
 use crate::hook::raw::{self, Args, nr};
+use crate::pays;
 use crate::report;
+use crate::thread::{self, Thread};
 use core::sync::atomic::Ordering;
 use std::os::fd::BorrowedFd;
+
+/// Why a mapping is the kernel's, as the report says it.
+const THROUGH_MOUNT: &str = "mapped through the mount";
 
 /// `mremap`.
 pub fn remap(args: &Args) -> i64 {
@@ -64,17 +72,72 @@ pub fn map(args: &Args) -> i64 {
     let Some(file) = file_of(fd) else {
         return PASS;
     };
+    leave_file(fd, file);
+    if is_shared(args) && args[2] as i32 & libc::PROT_WRITE != 0 {
+        // SAFETY: the program's descriptor, in a call about it.
+        let file = unsafe { BorrowedFd::borrow_raw(fd) };
+        // A process that may not read the file may not map it, either; there is no such attribute.
+        let _ = rustix::fs::fgetxattr(file, shale_proto::mounts::MAPPED, &mut [0u8; 1][..]);
+    }
+    // SAFETY: the program's own call.
+    let at = unsafe { raw::syscall(nr::MMAP, args) };
+    note_memory(args, at);
+    at
+}
+
+/// Whether nothing has to be known of a mapping: private, in a process that serves no file yet. What there is of
+/// such mappings when it begins to, the kernel says.
+pub fn need_not_be_noted(args: &Args) -> bool {
+    let private = args[3] as i32 & libc::MAP_TYPE == libc::MAP_PRIVATE;
+    private && pays::by_time() && !client::ever_attached()
+}
+
+/// `mmap` of which [nothing has to be known](need_not_be_noted).
+pub fn map_unnoted(thread: &Thread, args: &Args) -> i64 {
+    mapped::leave_unnoted();
+    report::passed(nr::MMAP, THROUGH_MOUNT);
+    // SAFETY: the program's own call.
+    let at = unsafe { raw::syscall(nr::MMAP, args) };
+    // Another thread may have made this process a client meanwhile, and not have seen the mapping.
+    if at >= 0 && client::ever_attached() {
+        let noted = with_signals_blocked(thread, || {
+            let fd = args[4] as i32;
+            if let Some(file) = file_of(fd) {
+                leave_file(fd, file);
+                note_memory(args, at);
+            }
+            0
+        });
+        if noted != 0 {
+            failure::go_on_without(thread, nr::MMAP, args);
+        }
+    }
+    at
+}
+
+/// Notes that memory is a file's now, if the kernel has done it.
+fn note_memory(args: &Args, at: i64) {
+    if at >= 0 {
+        if direct::any() {
+            direct::gone(at as u64, args[1]);
+        }
+        mapped::note(at as u64, args[1]);
+    }
+}
+
+/// Has a file that is mapped be the kernel's, with all its descriptors here.
+fn leave_file(fd: i32, file: (u32, u64)) {
     mapped::note_file(file);
-    report::passed(nr::MMAP, "mapped through the mount");
+    report::passed(nr::MMAP, THROUGH_MOUNT);
     // It may have been made longer here. What others do to a file that is with the mount, the mount knows.
     let served = match table::get(fd) {
         Entry::File(index) => description::get(index).was_served(),
         _ => false,
     };
-    if served || crate::client::is_attached(file.0) {
+    if served || client::is_attached(file.0) {
         crate::mounts::refresh_size(fd);
     }
-    let tid = crate::thread::this().tid.load(Ordering::Relaxed);
+    let tid = thread::this().tid.load(Ordering::Relaxed);
     table::for_each(0, u32::MAX, |fd, entry| {
         let Entry::File(index) = entry else { return };
         let d = description::get(index);
@@ -93,19 +156,4 @@ pub fn map(args: &Args) -> i64 {
         }
         drop(held);
     });
-    if is_shared(args) && args[2] as i32 & libc::PROT_WRITE != 0 {
-        // SAFETY: the program's descriptor, in a call about it.
-        let file = unsafe { BorrowedFd::borrow_raw(fd) };
-        // A process that may not read the file may not map it, either; there is no such attribute.
-        let _ = rustix::fs::fgetxattr(file, shale_proto::mounts::MAPPED, &mut [0u8; 1][..]);
-    }
-    // SAFETY: the program's own call.
-    let at = unsafe { raw::syscall(nr::MMAP, args) };
-    if at >= 0 {
-        if direct::any() {
-            direct::gone(at as u64, args[1]);
-        }
-        mapped::note(at as u64, args[1]);
-    }
-    at
 }

@@ -4,6 +4,7 @@ use crate::calls::direct;
 use crate::client::{self, Client};
 use crate::clock;
 use crate::fd::description::{self, Description, OffsetGuard, mode, pages};
+use crate::fd::mapped;
 use crate::fd::table::{self, Entry};
 use crate::hook::outcome::PASS;
 use crate::hook::raw::{self, Args, nr};
@@ -228,6 +229,7 @@ impl<'a> Call<'a> {
             && !waits
             && let Some(client) = self.client(d)
             && self.may_still_write()
+            && !self.is_mapped(client)
             && d.to_fast(self.fd)
         {
             return Route::Here(client, offset.then_some(held));
@@ -245,6 +247,20 @@ impl<'a> Call<'a> {
             },
         );
         Route::Kernel(held)
+    }
+
+    /// Whether this process has mapped the file, so that it is the kernel's; for which it need not be a client.
+    fn is_mapped(&self, client: &'static Client) -> bool {
+        let d = self.description();
+        let mount = d.mount.load(Ordering::Relaxed);
+        let mapped = mapped::is_mapped(mount, self.ino());
+        if mapped {
+            d.not_before_ns.store(i64::MAX, Ordering::Relaxed);
+            if pays::by_time() && !client.link.leases.any_here() && !direct::any() {
+                client::part(mount, client);
+            }
+        }
+        mapped
     }
 
     /// Whether the daemon will believe this user's records about the file. Who may not write it any more has it open

@@ -3,7 +3,8 @@
 //! A buffer may lie in such a mapping. To touch it can be a call to the daemon, which may
 //! have to wait until nobody is inside the read section: so nobody touches it there, and the bytes
 //! take a way around ([`may_fault`]). Ranges are noted and never forgotten: what was a
-//! mapping and is other memory now only costs a copy.
+//! mapping and is other memory now only costs a copy. Before this process becomes a client of a mount nothing of this
+//! matters, and private mappings are not noted: the kernel knows which there are then ([`note_present`]).
 
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use parking_lot::Mutex;
@@ -21,6 +22,8 @@ static NOTING: Mutex<()> = Mutex::new(());
 /// Files that were mapped: mount and inode number.
 static MAPPED: Mutex<BTreeSet<(u32, u64)>> = Mutex::new(BTreeSet::new());
 static ANY: AtomicBool = AtomicBool::new(false);
+/// See [`leave_unnoted`].
+static UNNOTED: AtomicBool = AtomicBool::new(false);
 
 /// As [`is_mapped`], without waiting for anybody; `None`: one would have to. For threads that no fork waits for.
 pub fn is_mapped_quickly(mount: u32, ino: u64) -> Option<bool> {
@@ -73,22 +76,35 @@ pub fn note(at: u64, bytes: u64) {
     }
 }
 
-/// Notes what of a mount's files this process has mapped already, its own program for one.
-pub fn note_present(device: u64) {
-    let text = std::fs::read("/proc/self/maps").unwrap_or_default();
+/// A file may have been mapped of which nothing is noted here.
+pub fn leave_unnoted() {
+    if !UNNOTED.load(Ordering::Relaxed) {
+        UNNOTED.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Notes what of a mount's files this process has mapped already, its own program for one. `false`: the kernel does not
+/// say, and there may be some.
+pub fn note_present(mount: u32, device: u64) -> bool {
+    let Ok(text) = std::fs::read_to_string("/proc/self/maps") else {
+        return !UNNOTED.load(Ordering::Relaxed);
+    };
     let wanted = format!("{:02x}:{:02x}", libc::major(device), libc::minor(device));
-    for line in text.split(|&b| b == b'\n') {
-        let mut fields = line.split(|&b| b == b' ');
-        let range = fields.next().and_then(|f| core::str::from_utf8(f).ok());
-        let range = range.and_then(|r| r.split_once('-'));
+    // first-end rights offset device inode path
+    for line in text.lines() {
+        let mut fields = line.split(' ');
+        let range = fields.next().and_then(|range| range.split_once('-'));
         if let Some((first, end)) = range
-            && fields.nth(2) == Some(wanted.as_bytes())
+            && fields.nth(2) == Some(&wanted)
             && let (Ok(first), Ok(end)) =
                 (u64::from_str_radix(first, 16), u64::from_str_radix(end, 16))
+            && let Some(Ok(ino)) = fields.next().map(str::parse)
         {
             note(first, end.saturating_sub(first));
+            note_file((mount, ino));
         }
     }
+    true
 }
 
 /// Notes that a file was mapped: mount and inode number.
@@ -133,8 +149,8 @@ mod tests {
         use std::os::unix::fs::MetadataExt;
         let own = std::fs::metadata("/proc/self/exe").unwrap();
         let code = note_present as *const () as u64;
-        assert!(!may_fault(code, 1));
-        note_present(own.dev());
-        assert!(may_fault(code, 1));
+        assert!(!may_fault(code, 1) && !is_mapped(3, own.ino()));
+        assert!(note_present(3, own.dev()));
+        assert!(may_fault(code, 1) && is_mapped(3, own.ino()) && !is_mapped(2, own.ino()));
     }
 }

@@ -62,8 +62,9 @@ fn a_file_that_is_hardly_used_costs_no_system_call() {
     };
     let of_files = |preload: &str| calls(300, preload) - calls(100, preload);
     let [with, without] = [&*m.preload(), "NONE=1"].map(of_files);
-    // The library's own memory comes in pieces.
-    assert!(with.abs_diff(without) < 10, "{with} {without}");
+    // Of the 200 files between them each is opened twice. A thread of another program on a busy processor costs
+    // some system calls, too: `strace` writes one that was interrupted in two lines.
+    assert!(with.abs_diff(without) < 100, "{with} {without}");
 }
 
 /// A file that is used much is served after some milliseconds: no system call any more.
@@ -91,6 +92,22 @@ fn a_file_whose_use_pays_is_served() {
     });
     // Each call of the mount takes a microsecond at least.
     assert!(many.abs_diff(few) < 1000, "{few} {many}");
+}
+
+/// Files that a process has mapped before it becomes a client, meanwhile or afterwards are the kernel's, which has to
+/// know how long they are.
+#[test]
+fn mapped_files_grow_on_the_mount() {
+    let Some(m) = Mounted::new() else { return };
+    for us in ["0", "30", "1000", "5000"] {
+        let file = m.path().join(format!("mapped-{us}"));
+        let report = report_of(&m, "mapped", &file, "20000", &[("SHALE_WARM_US", us)]);
+        assert!(report.contains(r#""attached":1"#), "{us}: {report}");
+        assert!(
+            report.contains("mapped through the mount"),
+            "{us}: {report}"
+        );
+    }
 }
 
 /// The first calls on a descriptor, which are the kernel's, see what is served by others meanwhile.

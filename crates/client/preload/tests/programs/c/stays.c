@@ -6,6 +6,7 @@
  *   stays inline FILE COUNT          the same, the child is made without libc
  *   stays appends FILE COUNT         the same, with O_APPEND, one of them by pwrite
  *   stays young FILE COUNT           one descriptor is used much, others of the file hardly, and they see the same
+ *   stays mapped FILE COUNT          maps files and lets them grow, while a thread makes the process a client by another
  *   stays asks FILE COUNT            asks about the file by its name between its writes
  *   stays locks FILE COUNT           locks the file for every few writes
  *   stays beside FILE OTHER          becomes a client by FILE, appends to OTHER once, says so, and waits
@@ -19,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -50,6 +52,8 @@ static void files(const char *dir)
         snprintf(path, sizeof path, "%s/small-%d", dir, n);
         int fd = opened(path, O_RDONLY);
         CHECK(read(fd, data, sizeof data) == 3000 && read(fd, data, sizeof data) == 0);
+        char *map = mmap(NULL, sizeof data, PROT_READ, MAP_PRIVATE, fd, 0);
+        CHECK(map != MAP_FAILED && map[2999] == 'x' && munmap(map, sizeof data) == 0);
         CHECK(close(fd) == 0 && (n % 2 == 0 || unlink(path) == 0));
     }
 }
@@ -141,6 +145,39 @@ static void young(const char *path)
     CHECK(read(seldom, &back, sizeof back) == sizeof back && back == 9);
 }
 
+static void *becomes_client(void *path)
+{
+    one(path);
+    return NULL;
+}
+
+/* A mapping sees what is written behind the end that the file had, whenever it was made. */
+static void mapped(const char *path)
+{
+    enum { FILES = 200, PAGE = 4096 };
+    char *map[FILES], name[4096], page[PAGE];
+    int files[FILES];
+    pthread_t thread;
+    memset(page, 'x', sizeof page);
+    CHECK(pthread_create(&thread, NULL, becomes_client, (void *)path) == 0);
+    for (int n = 0; n < FILES; n++) {
+        snprintf(name, sizeof name, "%s-%d", path, n);
+        files[n] = opened(name, O_CREAT | O_RDWR);
+        CHECK(write(files[n], page, PAGE) == PAGE);
+        map[n] = mmap(NULL, 2 * PAGE, PROT_READ, MAP_PRIVATE, files[n], 0);
+        CHECK(map[n] != MAP_FAILED);
+        usleep(50);
+    }
+    CHECK(pthread_join(thread, NULL) == 0);
+    for (int n = 0; n < FILES; n++) {
+        snprintf(name, sizeof name, "%s-%d", path, n);
+        int fd = n % 2 ? files[n] : opened(name, O_RDWR);
+        for (int at = PAGE; at < PAGE + 100; at++)
+            CHECK(pwrite(fd, "y", 1, at) == 1);
+        CHECK(map[n][0] == 'x' && map[n][PAGE] == 'y' && map[n][PAGE + 99] == 'y' && map[n][PAGE + 100] == 0);
+    }
+}
+
 static void asks(const char *path, int locks)
 {
     struct stat status;
@@ -182,6 +219,8 @@ int main(int argc, char **argv)
         together(argv[2]);
     else if (!strcmp(argv[1], "young"))
         young(argv[2]);
+    else if (!strcmp(argv[1], "mapped"))
+        mapped(argv[2]);
     else if (!strcmp(argv[1], "beside"))
         beside(argv[2], argv[3]);
     else
