@@ -189,13 +189,31 @@ impl<'r> Cut<'r> {
     /// # Panics
     /// If there is no such medium.
     pub fn image(&self, medium: usize, choice: &Choice<'_>) -> Vec<u8> {
-        let mut image = self.replay.durable(medium).to_vec();
+        let mut image = vec![0; self.replay.durable(medium).len()];
+        self.write_image(medium, choice, |at, bytes| {
+            image[at..at + bytes.len()].copy_from_slice(bytes);
+        });
+        image
+    }
+
+    /// Writes the contents of a medium after the cut with `write`, which gets an offset and what is there: all of it once,
+    /// and then what survives beyond that.
+    ///
+    /// # Panics
+    /// If there is no such medium.
+    pub fn write_image(
+        &self,
+        medium: usize,
+        choice: &Choice<'_>,
+        mut write: impl FnMut(usize, &[u8]),
+    ) {
+        let durable = self.replay.durable(medium);
+        write(0, durable);
         for unit in self.survivors(choice) {
             if unit.medium == medium {
-                let end = image.len().min(unit.offset + UNIT_BYTES);
-                image[unit.offset..end].copy_from_slice(&unit.value[..end - unit.offset]);
+                let end = durable.len().min(unit.offset + UNIT_BYTES);
+                write(unit.offset, &unit.value[..end - unit.offset]);
             }
         }
-        image
     }
 }

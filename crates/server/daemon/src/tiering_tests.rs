@@ -30,10 +30,11 @@ use shale_nvm::{Map, MapOptions};
 use shale_pool::nvm_dir::make_nvm;
 use shale_pool::volume_file::{FORMAT, NvmEntry, VolumeFile, uuid_text};
 use shale_record::{
-    Action, BlockReplay, BlockRules, BlockTape, Choice, MediaRules, Recording, Replay,
+    Action, BlockReplay, BlockRules, BlockTape, Choice, Cut, MediaRules, Recording, Replay,
 };
 use shale_sys::SystemClock;
 use shale_volume::{Extent, Inode, LowerDevices, Mapping, MkfsOptions, View, Volume};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -335,14 +336,25 @@ fn tiers_come_and_go(s: &mut Stage) {
     s.write(22, 0, 30, 22);
 }
 
+/// What a cut leaves of NVM. It lies where the one before did, once nothing uses that any more: most of a look would be new
+/// pages of memory.
+fn map_after(cut: &Cut<'_>, choice: &Choice<'_>) -> Arc<Map> {
+    thread_local! {
+        static LAST: RefCell<Option<Arc<Map>>> = const { RefCell::new(None) };
+    }
+    let unused = LAST.take().filter(|map| Arc::strong_count(map) == 1);
+    let map = unused.unwrap_or_else(|| Arc::new(Map::anonymous(NVM_BYTES as usize).unwrap()));
+    cut.write_image(0, choice, |at, bytes| map.store(at, bytes));
+    LAST.set(Some(map.clone()));
+    map
+}
+
 /// Opens what a cut left and compares it.
 fn verify(
-    nvm: &[u8],
+    map: Arc<Map>,
     devices: &[Arc<dyn TierDevice>],
     allowed: &[&Content],
 ) -> Result<Volume, String> {
-    let map = Arc::new(Map::anonymous(nvm.len()).unwrap());
-    map.store(0, nvm);
     Volume::replay(map.clone()).map_err(|e| format!("replay: {e}"))?;
     let view = View::open(map.clone()).map_err(|e| format!("open: {e}"))?.0;
     let table = view.device_table().map_err(|e| format!("devices: {e}"))?;
@@ -433,7 +445,7 @@ fn look(
     let choices = &all[..if seeded { 3 } else { 2 }];
     for (nvm, devices) in choices {
         verify(
-            &uncertain.image(0, nvm),
+            map_after(&uncertain, nvm),
             &memories(below, devices),
             &allowed,
         )

@@ -314,7 +314,7 @@ fn explore_on<M: Medium>(workload: fn(&mut Stage), wears_at: WearsAt) -> Result<
             let medium: Arc<M> = cut(&below.noted()[..below.at()], wears_at, seed);
             let mut devices = memories(below, &Choice::Seed(seed));
             devices[0] = M::open(&medium);
-            verify(&uncertain.image(0, nvm), &devices, &allowed)
+            verify(map_after(&uncertain, nvm), &devices, &allowed)
                 .and_then(|volume| write_on(&volume, &*medium))
                 .map_err(|e| format!("event {event}, step {}, {nvm:?}: {e}", below.at()))?;
         }
