@@ -85,11 +85,16 @@ pub fn map(args: &Args) -> i64 {
     at
 }
 
-/// Whether nothing has to be known of a mapping: private, in a process that serves no file yet. What there is of
-/// such mappings when it begins to, the kernel says.
+/// Whether nothing has to be known of a mapping: private, in a process that serves no file yet, and of a descriptor whose
+/// file no child or parent serves by it. What there is of such mappings when it begins to, the kernel says.
 pub fn need_not_be_noted(args: &Args) -> bool {
     let private = args[3] as i32 & libc::MAP_TYPE == libc::MAP_PRIVATE;
-    private && pays::by_time() && !client::ever_attached()
+    private && pays::by_time() && !client::ever_attached() && !was_served(args[4] as i32)
+}
+
+/// Whether the kernel may know an old size of the file of a descriptor, since it was served by it.
+fn was_served(fd: i32) -> bool {
+    matches!(table::get(fd), Entry::File(index) if description::get(index).was_served())
 }
 
 /// `mmap` of which [nothing has to be known](need_not_be_noted).
@@ -130,11 +135,7 @@ fn leave_file(fd: i32, file: (u32, u64)) {
     mapped::note_file(file);
     report::passed(nr::MMAP, THROUGH_MOUNT);
     // It may have been made longer here. What others do to a file that is with the mount, the mount knows.
-    let served = match table::get(fd) {
-        Entry::File(index) => description::get(index).was_served(),
-        _ => false,
-    };
-    if served || client::is_attached(file.0) {
+    if was_served(fd) || client::is_attached(file.0) {
         crate::mounts::refresh_size(fd);
     }
     let tid = thread::this().tid.load(Ordering::Relaxed);

@@ -151,14 +151,36 @@ static void *becomes_client(void *path)
     return NULL;
 }
 
+enum { PAGE = 4096 };
+
+/* What a child has written behind the end, by a descriptor that both have, is there when its parent maps the file. */
+static void mapped_after_child(const char *path)
+{
+    char page[PAGE];
+    memset(page, 'x', sizeof page);
+    int fd = opened(path, O_CREAT | O_RDWR), status;
+    CHECK(write(fd, page, PAGE) == PAGE);
+    pid_t child = fork();
+    if (child == 0) {
+        for (int n = 0; n < count; n++)
+            CHECK(pwrite(fd, "z", 1, PAGE + n % PAGE) == 1);
+        _exit(failures != 0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    char *map = mmap(NULL, 2 * PAGE, PROT_READ, MAP_PRIVATE, fd, 0);
+    CHECK(map != MAP_FAILED && map[0] == 'x' && map[PAGE] == 'z' && map[2 * PAGE - 1] == 'z');
+}
+
 /* A mapping sees what is written behind the end that the file had, whenever it was made. */
 static void mapped(const char *path)
 {
-    enum { FILES = 200, PAGE = 4096 };
+    enum { FILES = 200 };
     char *map[FILES], name[4096], page[PAGE];
     int files[FILES];
     pthread_t thread;
     memset(page, 'x', sizeof page);
+    snprintf(name, sizeof name, "%s-child", path);
+    mapped_after_child(name);
     CHECK(pthread_create(&thread, NULL, becomes_client, (void *)path) == 0);
     for (int n = 0; n < FILES; n++) {
         snprintf(name, sizeof name, "%s-%d", path, n);
