@@ -4,7 +4,8 @@
 //! have to wait until nobody is inside the read section: so nobody touches it there, and the bytes
 //! take a way around ([`may_fault`]). Ranges are noted and never forgotten: what was a
 //! mapping and is other memory now only costs a copy. Before this process becomes a client of a mount nothing of this
-//! matters, and private mappings are not noted: the kernel knows which there are then ([`note_present`]).
+//! matters, and private mappings are not noted, but for those of a description by which a child or parent serves its file: the kernel knows
+//! which there are then ([`note_present`]).
 
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use parking_lot::Mutex;
