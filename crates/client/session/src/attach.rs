@@ -107,7 +107,7 @@ fn services(
         (daemon.clone(), connection()),
         Requests::new(recent),
         (attached.ring_bytes, options.present),
-        (policy, attached.staged),
+        (policy, attached.staged, options.hardens_later),
     )?;
     let (view, _) = View::open(nvm.clone()).map_err(|e| volume(&e))?;
     let cache = Arc::new(BlockCache::default());

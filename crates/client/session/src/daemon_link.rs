@@ -59,10 +59,16 @@ impl DaemonLink {
 
     /// Has this client's log survive a power cut up to this position; waits for the device. Only where the log lies in memory.
     pub(crate) fn harden(&self, upto: LogPos) -> Result<()> {
-        match self.words.load_u64(daemon_page::HARDENED) >= upto.0 {
+        match self.is_hardened(upto) {
             true => Ok(()),
             false => self.ask(Request::Harden { upto: upto.0 }).map(|_| ()),
         }
+    }
+
+    /// Whether the records before this position survive a power cut already, where the log lies in memory.
+    #[inline]
+    pub(crate) fn is_hardened(&self, upto: LogPos) -> bool {
+        self.words.load_u64(daemon_page::HARDENED) >= upto.0
     }
 
     /// Position up to which the volume has this client's log.

@@ -16,6 +16,13 @@ pub struct SessionOptions {
     pub present: bool,
     /// Whole blocks go through the log too, instead of directly to granted blocks.
     pub log_all: bool,
+    /// No call waits until its records are hardened: the caller does, before it says that what [`Promise`] names
+    /// is done ([`ClientLog::to_harden`], [`ClientLog::wait_hardened`]), and may do other calls meanwhile.
+    ///
+    /// [`Promise`]: crate::log::client_log::Promise
+    /// [`ClientLog::to_harden`]: crate::log::client_log::ClientLog::to_harden
+    /// [`ClientLog::wait_hardened`]: crate::log::client_log::ClientLog::wait_hardened
+    pub hardens_later: bool,
     /// The caller can do a call through the mount instead: a call for a file that others
     /// use as well may fail with [`crate::errno::MEDIATED`], having changed nothing.
     pub yields: bool,

@@ -68,7 +68,7 @@ const fn of_hostile(name: &'static str, what: &'static str) -> Mutant {
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 108] = [
+pub const MUTANTS: [Mutant; 109] = [
     mutant(
         "append-fence",
         "a record is not fenced before the call returns",
@@ -361,6 +361,10 @@ pub const MUTANTS: [Mutant; 108] = [
     of_staged(
         "fsync-early",
         "fsync returns before its records are hardened",
+    ),
+    of_staged(
+        "answer-early",
+        "the mount answers before what it promises is hardened",
     ),
     of_staged(
         "digest-unhardened",

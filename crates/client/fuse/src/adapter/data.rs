@@ -7,6 +7,7 @@ use super::Call;
 use super::attributes::entry_out;
 use super::extended::IOC_SHUTDOWN;
 use super::message::{Body, Payload};
+use super::promise::is_sync;
 use crate::backend::inode_flags;
 use crate::backend::node::{DirEntry, Errno, FilePosition, NodeFs, Result, WriteFlags};
 use crate::serving::wire::{
@@ -201,7 +202,7 @@ impl<F: NodeFs + ?Sized> Call<'_, F> {
         let how = WriteFlags {
             kill_suidgid: write_flags & write_flag::KILL_SUIDGID != 0,
             append: open & libc::O_APPEND != 0 && !from_cache,
-            sync: open & (libc::O_SYNC | libc::O_DSYNC) != 0,
+            sync: is_sync(flags),
         };
         let written = self.fs.write(&self.request, self.ino, offset, data, how)?;
         assert!(

@@ -11,6 +11,7 @@ mod data;
 mod extended;
 mod message;
 mod names;
+mod promise;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -102,6 +103,14 @@ impl<F: NodeFs + ?Sized> Adapter<F> {
     /// What a request does to the kernel's pages of a file.
     pub fn pages(&self, header: &InHeader, message: &[u8]) -> CacheEffect {
         CacheEffect::of(header, message, self.acls.load(Ordering::Acquire))
+    }
+
+    /// What has to be durable before a request that was served without an error is answered: see [`NodeFs::to_be_durable`].
+    pub fn to_be_durable(&self, header: &InHeader, message: &[u8]) -> Result<Option<u64>> {
+        match promise::promise_of(header, message) {
+            Some(promise) => self.fs.to_be_durable(promise),
+            None => Ok(None),
+        }
     }
 
     /// Serves any request but INIT. `message` is the whole message, `out` where

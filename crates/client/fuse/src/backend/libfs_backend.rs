@@ -16,8 +16,8 @@ use crate::backend::convert::{caller, errno};
 use crate::backend::groups;
 use crate::backend::inode_flags::Wish;
 use crate::backend::node::{
-    Attr, DirEntry, EntrySink, Errno, FilePosition, Ioctl, NodeFs, Request, Result, SetAttr,
-    StatFs, WriteFlags,
+    Attr, DirEntry, EntrySink, Errno, FilePosition, Ioctl, NodeFs, Promise, Request, Result,
+    SetAttr, StatFs, WriteFlags,
 };
 use crate::kernel_cache::cache::KernelCache;
 use crate::kernel_cache::invalidate;
@@ -435,6 +435,14 @@ impl NodeFs for ShaleFs {
 
     fn is_durable_at_return(&self) -> bool {
         self.session.is_durable_at_return()
+    }
+
+    fn to_be_durable(&self, promise: Promise) -> Result<Option<u64>> {
+        self.session.to_harden(promise).map_err(errno)
+    }
+
+    fn wait_durable(&self, upto: u64) -> Result<()> {
+        self.session.wait_hardened(upto).map_err(errno)
     }
 
     fn fsync(&self, request: &Request, ino: u64, datasync: bool) -> Result<()> {

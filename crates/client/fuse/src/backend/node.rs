@@ -20,7 +20,7 @@
 //! Returning `ENOSYS` makes the caller take the whole operation for missing until
 //! the mount ends; it may then stop asking. Any other error concerns one call.
 
-pub use shale_libfs::{Attr, DirEntry, SetAttr, SetTime, StatFs, Timestamp, WriteFlags};
+pub use shale_libfs::{Attr, DirEntry, Promise, SetAttr, SetTime, StatFs, Timestamp, WriteFlags};
 
 /// Inode number of the root directory.
 pub const ROOT_INO: u64 = 1;
@@ -241,6 +241,19 @@ pub trait NodeFs: Send + Sync {
     /// kernel learns that it need not ask for [`Self::fsync`] and [`Self::fsyncdir`].
     fn is_durable_at_return(&self) -> bool {
         false
+    }
+
+    /// A request that promises something was done: what [`Self::wait_durable`] has to be called with before it is answered. `None`: it can be
+    /// answered now. Must not wait. Calls that make something durable may leave the waiting to that.
+    fn to_be_durable(&self, promise: Promise) -> Result<Option<u64>> {
+        let _ = promise;
+        Ok(None)
+    }
+
+    /// Returns when that is durable. Called without order, by several threads.
+    fn wait_durable(&self, upto: u64) -> Result<()> {
+        let _ = upto;
+        Ok(())
     }
 
     /// Makes a file durable: data, size, and without `datasync` all attributes.

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use parking_lot::Mutex;
 
 use crate::adapter::{Adapter, Answer, IOC_SHUTDOWN, ioctl_of};
-use crate::backend::node::NodeFs;
+use crate::backend::node::{NodeFs, Result};
 use crate::kernel_cache::cache::KernelCache;
 use crate::serving::notify::{Inval, Notifier, keeps_nothing};
 use crate::serving::wire::{InHeader, opcode};
@@ -87,6 +87,14 @@ impl Write {
             self.drop_pages(notifier);
         }
         answer
+    }
+
+    /// See [`Adapter::to_be_durable`].
+    pub(crate) fn to_be_durable<F: NodeFs + ?Sized>(
+        &self,
+        adapter: &Adapter<F>,
+    ) -> Result<Option<u64>> {
+        adapter.to_be_durable(&self.header, &self.message)
     }
 
     /// Whether it shuts the file system down.

@@ -22,7 +22,7 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -38,6 +38,7 @@ use crate::kernel_cache::deferred_writes::{DEFERRED_THREADS, DeferredWrites, Que
 use crate::kernel_cache::delayed_replies::DelayedReplies;
 use crate::kernel_cache::page_dropper::{DROP_THREADS, Done, Dropper};
 use crate::kernel_cache::peek::Peeks;
+use crate::serving::durable_replies::{DURABLE_THREADS, DurableQueue, DurableReplies};
 use crate::serving::mount::{MountOptions, mount};
 use crate::serving::negotiate::{MountInfo, Negotiated, negotiate};
 use crate::serving::notify::{self, Inval, Notifier};
@@ -122,7 +123,16 @@ struct Worker {
 #[derive(Default)]
 struct StopState {
     stopping: AtomicBool,
+    /// Threads that wait for a request of the kernel.
+    receiving: AtomicUsize,
     workers: Mutex<Vec<Worker>>,
+}
+
+impl StopState {
+    /// Whether a thread, other than the one that asks, waits for requests: while this one waits for something else they are taken.
+    fn is_received(&self) -> bool {
+        self.receiving.load(Ordering::Relaxed) > 0
+    }
 }
 
 /// Ends [`FuseSession::serve`] from another thread.
@@ -176,6 +186,16 @@ impl<'a> Enlisted<'a> {
         state.workers.lock().push(worker);
         Self { state, waiting }
     }
+
+    /// Waits for a request.
+    fn receive(&self, device: &Device, buf: &mut LockedBuf) -> Result<Received, FuseError> {
+        self.waiting.store(true, Ordering::SeqCst);
+        self.state.receiving.fetch_add(1, Ordering::Relaxed);
+        let received = device.receive(buf);
+        self.state.receiving.fetch_sub(1, Ordering::Relaxed);
+        self.waiting.store(false, Ordering::SeqCst);
+        received
+    }
 }
 
 impl Drop for Enlisted<'_> {
@@ -202,15 +222,21 @@ fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
 struct Aside {
     delayed_replies: DelayedReplies,
     deferred: DeferredWrites,
+    durable: DurableReplies,
     dropper: Dropper,
 }
+
+/// Threads that take no requests from the kernel.
+const HELPERS: usize = DEFERRED_THREADS + DURABLE_THREADS;
 
 /// What a thread does.
 enum Task {
     /// Takes requests from the kernel.
     Requests(Aside),
     /// Changes files whose pages have to go first, until nobody takes requests.
-    Writes(Queue),
+    Writes(Queue, DurableReplies),
+    /// Sends answers once what they promise is durable, until nobody holds any back.
+    Answers(DurableQueue),
 }
 
 /// A mount, and the right to serve it.
@@ -330,15 +356,17 @@ impl FuseSession {
         let adapter = Adapter::new(fs, validity);
         adapter.agree(&self.info());
         let mut buffers = Vec::new();
-        for _ in 0..DEFERRED_THREADS + options.threads.max(1) {
+        for _ in 0..HELPERS + options.threads.max(1) {
             buffers.push(LockedBuf::new(BUFFER_BYTES)?);
         }
         let (delayed_replies, queue) = DelayedReplies::new();
         let (deferred, writes) = DeferredWrites::new();
+        let (durable, answers) = DurableReplies::new();
         let (dropper, wishes) = Dropper::new();
         let aside = Aside {
             delayed_replies,
             deferred,
+            durable,
             dropper,
         };
         let ended = thread::scope(|scope| {
@@ -363,9 +391,10 @@ impl FuseSession {
             let mut first_error = None;
             for (number, buf) in buffers.into_iter().enumerate() {
                 let (adapter, on_init) = (&adapter, options.on_init.as_deref());
-                let task = match number < DEFERRED_THREADS {
-                    true => Task::Writes(writes.clone()),
-                    false => Task::Requests(aside.clone()),
+                let task = match number {
+                    0..DEFERRED_THREADS => Task::Writes(writes.clone(), aside.durable.clone()),
+                    DEFERRED_THREADS..HELPERS => Task::Answers(answers.clone()),
+                    _ => Task::Requests(aside.clone()),
                 };
                 let started = thread::Builder::new()
                     .name(format!("shale-fuse-{number}"))
@@ -414,8 +443,12 @@ impl FuseSession {
                 notify::mark_serving();
                 self.serve_until_end(adapter, on_init, &aside, &enlisted, &mut buf)
             }
-            Task::Writes(writes) => {
-                self.write_late(adapter, on_init, &writes, &mut buf);
+            Task::Writes(writes, durable) => {
+                self.write_late(adapter, on_init, &writes, &durable, &mut buf);
+                Ok(Ended::Stopped)
+            }
+            Task::Answers(answers) => {
+                self.answer_durable(adapter, &answers, &mut buf);
                 Ok(Ended::Stopped)
             }
         };
@@ -436,10 +469,7 @@ impl FuseSession {
         buf: &mut LockedBuf,
     ) -> Result<Ended, FuseError> {
         while !self.stop.stopping.load(Ordering::SeqCst) {
-            enlisted.waiting.store(true, Ordering::SeqCst);
-            let received = self.device.receive(buf);
-            enlisted.waiting.store(false, Ordering::SeqCst);
-            let header = match received? {
+            let header = match enlisted.receive(&self.device, buf)? {
                 Received::Request(header) => header,
                 Received::Nothing => continue,
                 Received::Gone => return Ok(Ended::Unmounted),
@@ -497,6 +527,17 @@ impl FuseSession {
             if let Answer::Reply(mut result) = answer {
                 if let (CacheEffect::Stored { offset, bytes }, Ok(_)) = (pages, result) {
                     self.resolve(&aside.dropper, &header, (offset, bytes), message);
+                }
+                if let Ok(bytes) = result {
+                    let promise = adapter.to_be_durable(&header, message);
+                    let (reply, fs) = ((&header, &payload[..bytes]), adapter.fs());
+                    match aside
+                        .durable
+                        .keep(fs, promise, reply, self.stop.is_received())
+                    {
+                        Some(kept) => result = kept,
+                        None => continue,
+                    }
                 }
                 // Shut down meanwhile: what the kernel is given now is not dropped again.
                 if let Some(errno) = self.refuses(&header, message) {
@@ -574,18 +615,46 @@ impl FuseSession {
         adapter: &Adapter<F>,
         on_init: Option<&OnInit>,
         writes: &Queue,
+        durable: &DurableReplies,
         buf: &mut LockedBuf,
     ) {
         let notifier = self.notifier();
         while let Some(write) = writes.next() {
             let payload = &mut buf[size_of::<OutHeader>()..];
-            if let Answer::Reply(result) = write.serve(adapter, &self.cache, &notifier, payload) {
+            if let Answer::Reply(mut result) = write.serve(adapter, &self.cache, &notifier, payload)
+            {
+                if let Ok(bytes) = result {
+                    let promise = write.to_be_durable(adapter);
+                    let reply = (&write.header, &payload[..bytes]);
+                    match durable.keep(adapter.fs(), promise, reply, false) {
+                        Some(kept) => result = kept,
+                        None => continue,
+                    }
+                }
                 if write.is_shutdown() && result.is_ok() {
                     self.go_down(adapter.fs(), on_init);
                 }
                 self.reply(buf, &write.header, result.map_err(|errno| errno.0));
                 adapter.fs().answered(write.header.unique & !UNIQUE_RESENT);
             }
+        }
+    }
+
+    /// See [`Task::Answers`].
+    fn answer_durable<F: NodeFs + ?Sized>(
+        &self,
+        adapter: &Adapter<F>,
+        answers: &DurableQueue,
+        buf: &mut LockedBuf,
+    ) {
+        while let Some(held) = answers.next() {
+            let durable = adapter.fs().wait_durable(held.upto);
+            let result = match self.is_down.load(Ordering::Acquire) {
+                true => Err(libc::EIO),
+                false => durable.map(|()| held.fill(buf)).map_err(|errno| errno.0),
+            };
+            self.reply(buf, &held.header, result);
+            adapter.fs().answered(held.header.unique & !UNIQUE_RESENT);
         }
     }
 

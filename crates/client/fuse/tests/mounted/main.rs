@@ -2,6 +2,7 @@
 //! Needs root and `/dev/fuse`; without them the tests say so and pass.
 
 mod memory_fs;
+mod slow_device;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -18,6 +19,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, StatxFlags, XattrFlags
 use shale_fuse::{
     Ended, FuseError, FuseSession, Inval, MountOptions, Notifier, ServeOptions, unmount,
 };
+use slow_device::SlowDevice;
 
 /// A mount served by this process, gone when dropped.
 struct Mounted {
@@ -33,13 +35,21 @@ impl Mounted {
     }
 
     fn with(options: ServeOptions) -> Option<Self> {
+        Self::made(MemoryFs::new(None), options)
+    }
+
+    /// Answers that promise something wait for `device`.
+    fn on(device: Option<SlowDevice>) -> Option<Self> {
+        Self::made(MemoryFs::new(device), ServeOptions::default())
+    }
+
+    fn made(fs: Arc<MemoryFs>, options: ServeOptions) -> Option<Self> {
         if !Path::new("/dev/fuse").exists() || !rustix::process::geteuid().is_root() {
             eprintln!("SKIPPED: needs root and /dev/fuse");
             return None;
         }
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let session = Arc::new(FuseSession::mount(dir.path(), &MountOptions::default()).unwrap());
-        let fs = MemoryFs::new();
         let (serving, served) = (Arc::clone(&session), Arc::clone(&fs));
         let server = thread::spawn(move || serving.serve(served, &options));
         Some(Self {
@@ -48,6 +58,19 @@ impl Mounted {
             session,
             server: Some(server),
         })
+    }
+
+    /// After it was stopped: another session takes over the mount.
+    fn adopt(&mut self) {
+        let ended = self.server.take().unwrap().join().unwrap().unwrap();
+        assert_eq!(ended, Ended::Stopped);
+        let info = self.session.info();
+        assert!(info.is_negotiated() && info.can_resend());
+        let fd = self.session.fd().try_clone_to_owned().unwrap();
+        self.session = Arc::new(FuseSession::adopt(fd, info, true).unwrap());
+        let (serving, served) = (Arc::clone(&self.session), Arc::clone(&self.fs));
+        let options = ServeOptions::default();
+        self.server = Some(thread::spawn(move || serving.serve(served, &options)));
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -508,21 +531,11 @@ fn stopped_session_is_adopted() {
     fs::write(m.path("f"), b"before").unwrap();
     for round in 0..5 {
         m.session.stopper().stop();
-        assert_eq!(
-            m.server.take().unwrap().join().unwrap().unwrap(),
-            Ended::Stopped
-        );
         let name = m.path(&format!("new-{round}"));
         let waiting = thread::spawn(move || fs::write(name, b"during"));
         thread::sleep(Duration::from_millis(5));
         assert!(!waiting.is_finished());
-        let info = m.session.info();
-        assert!(info.is_negotiated() && info.can_resend());
-        let fd = m.session.fd().try_clone_to_owned().unwrap();
-        m.session = Arc::new(FuseSession::adopt(fd, info, true).unwrap());
-        let (serving, served) = (Arc::clone(&m.session), Arc::clone(&m.fs));
-        let options = ServeOptions::default();
-        m.server = Some(thread::spawn(move || serving.serve(served, &options)));
+        m.adopt();
         waiting.join().unwrap().unwrap();
         assert_eq!(fs::read(m.path("f")).unwrap(), b"before");
     }

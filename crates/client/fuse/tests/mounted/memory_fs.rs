@@ -8,9 +8,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 use shale_fuse::ROOT_INO;
 use shale_fuse::node::{
-    Attr, DirEntry, EntrySink, Errno, FilePosition, NodeFs, Request, Result, SetAttr, SetTime,
-    StatFs, Timestamp, WriteFlags,
+    Attr, DirEntry, EntrySink, Errno, FilePosition, NodeFs, Promise, Request, Result, SetAttr,
+    SetTime, StatFs, Timestamp, WriteFlags,
 };
+
+use crate::slow_device::SlowDevice;
 
 #[derive(Default)]
 struct Node {
@@ -52,6 +54,8 @@ pub struct MemoryFs {
     pub latch: Mutex<()>,
     /// Writes that came.
     pub writes: AtomicU64,
+    /// Answers that promise something wait for it, if there is a device to wait for.
+    pub device: Option<SlowDevice>,
 }
 
 fn now() -> Timestamp {
@@ -194,8 +198,11 @@ impl Tree {
 }
 
 impl MemoryFs {
-    pub fn new() -> Arc<Self> {
-        let fs = Self::default();
+    pub fn new(device: Option<SlowDevice>) -> Arc<Self> {
+        let fs = Self {
+            device,
+            ..Self::default()
+        };
         {
             let mut tree = fs.tree.lock();
             let attr = Attr {
@@ -526,6 +533,17 @@ impl NodeFs for MemoryFs {
             }
         }
         Ok(())
+    }
+
+    fn to_be_durable(&self, promise: Promise) -> Result<Option<u64>> {
+        let device = self.device.as_ref();
+        Ok(device.and_then(|device| device.promise(promise)))
+    }
+
+    fn wait_durable(&self, upto: u64) -> Result<()> {
+        self.device
+            .as_ref()
+            .map_or(Ok(()), |device| device.wait(upto))
     }
 
     fn fsync(&self, _: &Request, _: u64, _: bool) -> Result<()> {

@@ -18,7 +18,7 @@ use shale_proto::{LeaseMode, LeaseRequestMode};
 use shale_session::call_frame::CallFrame;
 use shale_session::caller::Caller;
 use shale_session::errno::{Errno, Result, Stop};
-use shale_session::log::client_log::Need;
+use shale_session::log::client_log::{Need, Promise};
 use shale_session::read_section::ReadSection;
 use shale_session::reader_slot;
 use shale_session::retry::RetryPolicy;
@@ -278,8 +278,13 @@ impl CallRunner {
     }
 
     /// Returns when the records before `upto` survive a power cut.
-    pub(crate) fn harden(&self, upto: LogPos) -> Result<()> {
-        self.services.log.harden(upto)
+    pub(crate) fn wait_hardened(&self, upto: LogPos) -> Result<()> {
+        self.services.log.wait_hardened(upto)
+    }
+
+    /// See [`ClientLog::to_harden`](shale_session::log::client_log::ClientLog::to_harden).
+    pub(crate) fn to_harden(&self, promise: Promise) -> Result<Option<LogPos>> {
+        self.services.log.to_harden(promise)
     }
 
     /// Has everything that was logged so far brought into the volume.

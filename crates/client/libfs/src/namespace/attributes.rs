@@ -144,7 +144,7 @@ pub(crate) fn sync_all(calls: &CallRunner) -> Result<()> {
     let published = calls.run(&caller, Need::default(), |op| {
         op.still_served().map(|()| calls.published())
     })?;
-    calls.harden(published)
+    calls.wait_hardened(published)
 }
 
 /// See [`crate::Session::statfs`].

@@ -15,6 +15,7 @@ const LOG_ALL: SessionOptions = SessionOptions {
     kernel_references: false,
     present: false,
     log_all: true,
+    hardens_later: false,
     yields: false,
     memory: None,
 };

@@ -42,6 +42,17 @@ impl Need {
     }
 }
 
+/// What is said of a call with its answer, beyond that it is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Promise {
+    /// It has changed something: durable where every call is (`strict`).
+    Change,
+    /// It has written with `O_SYNC` or `O_DSYNC`: durable under every policy.
+    SyncWrite,
+    /// It was fsync(2): durable but under `ordered`.
+    Fsync,
+}
+
 /// See the module.
 pub struct ClientLog {
     writer: Writer,
@@ -62,6 +73,8 @@ pub struct ClientLog {
     staged: bool,
     /// Whether fsync(2) waits until records are hardened; it orders them in any case.
     fsync_waits: bool,
+    /// Calls do not wait: see [`SessionOptions::hardens_later`](crate::options::SessionOptions::hardens_later).
+    hardens_later: bool,
 }
 
 impl ClientLog {
@@ -72,7 +85,7 @@ impl ClientLog {
         (daemon, connection): (DaemonLink, ConnectionState),
         requests: Requests,
         (ring_bytes, is_present): (u64, bool),
-        (policy, staged): (Durability, bool),
+        (policy, staged, hardens_later): (Durability, bool, bool),
     ) -> Result<Self> {
         let writer = new_writer(&map, page).map_err(|e| errno::log(&e))?;
         let begin = writer.reserved().0;
@@ -82,6 +95,7 @@ impl ClientLog {
             hardens_at_return: writer.domain().hardens_at_return(policy),
             staged,
             fsync_waits: policy != Durability::Ordered,
+            hardens_later,
             writer,
             map,
             ring_bytes,
@@ -147,12 +161,15 @@ impl ClientLog {
     /// Returns when the records before `upto` survive a power cut: the one place where a call waits for that, and
     /// where fsync(2) does. In NVM a record is hardened when it is published, so nobody waits; what can keep it
     /// from being there is a memory error in the log (`EIO`). A log in memory is staged by the daemon; `EIO`: the device that it is
-    /// staged on has failed.
+    /// staged on has failed. A session that hardens later returns at once.
     #[inline(always)]
     pub fn harden(&self, upto: LogPos) -> Result<()> {
         self.is_whole()?;
         if self.staged {
-            return self.wait_until_staged(upto);
+            return match self.hardens_later {
+                true => Ok(()),
+                false => self.wait_until_staged(upto),
+            };
         }
         debug_assert!(
             upto <= self.writer.published().pos(),
@@ -165,6 +182,37 @@ impl ClientLog {
     #[cold]
     fn wait_until_staged(&self, upto: LogPos) -> Result<()> {
         self.daemon.harden(upto)
+    }
+
+    /// As [`Self::harden`], also where the session hardens later.
+    pub fn wait_hardened(&self, upto: LogPos) -> Result<()> {
+        self.is_whole()?;
+        match self.staged {
+            true => self.wait_until_staged(upto),
+            false => Ok(()),
+        }
+    }
+
+    /// How far records have to be hardened before a call that was just done may be answered, where the session hardens later; `None`: it may
+    /// be answered now. All that is published: the call's records are, and one commit serves all who wait. `EIO`: nothing
+    /// can be hardened any more.
+    pub fn to_harden(&self, promise: Promise) -> Result<Option<LogPos>> {
+        let waits = match promise {
+            Promise::Change => self.hardens_at_return,
+            Promise::SyncWrite => true,
+            Promise::Fsync => self.fsync_waits,
+        };
+        if !self.staged || !self.hardens_later {
+            return Ok(None);
+        }
+        if self.daemon.hardening_failed() && (waits || promise == Promise::Fsync) {
+            return Err(Errno::IO);
+        }
+        let upto = self.published();
+        Ok(
+            (waits && !mutants::is_on("answer-early") && !self.daemon.is_hardened(upto))
+                .then_some(upto),
+        )
     }
 
     /// What fsync(2) does of a file whose newest record ends at `newest`. A log in memory is hardened as far as it is published: records

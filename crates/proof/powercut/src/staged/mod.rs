@@ -20,7 +20,7 @@ use shale_bench::Result;
 use shale_bench::chance::Chance;
 use shale_daemon::Daemon;
 use shale_format::{Durability, TierId};
-use shale_libfs::OFlags;
+use shale_libfs::{OFlags, Promise};
 use shale_model::compare;
 use shale_model::random::{Abilities, Acts};
 use shale_model::{Act, FileAct, Fill, Memory, Side, Snapshot};
@@ -28,7 +28,7 @@ use shale_record::{BlockReplay, BlockRules, Choice};
 
 use crate::workloads::campaign::Switched;
 use crate::wrong::Checked;
-use stage::{DEVICE_BYTES, Recorded, Stage, restore, side_of};
+use stage::{Client, DEVICE_BYTES, Recorded, Stage, restore};
 
 /// Files that a client has open at most.
 const SLOTS: usize = 4;
@@ -41,7 +41,8 @@ const SECTORS: [usize; 2] = [512, 4096];
 /// What is tried.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// Chooses operations, cuts and what survives them; with an even one digests place every whole block on flash.
+    /// Chooses operations, cuts and what survives them; with an even one digests place every whole block on flash, and of four the last two
+    /// have clients that harden later, as the mount does.
     pub seed: u64,
     /// What is promised.
     pub policy: Durability,
@@ -176,14 +177,22 @@ fn promises(policy: Durability, act: &Act) -> bool {
     }
 }
 
+/// What the mount would say with the answer.
+fn promise_of(act: &Act) -> Promise {
+    match act {
+        Act::File(_, FileAct::Sync) => Promise::Fsync,
+        _ => Promise::Change,
+    }
+}
+
 /// Does the operations of a case on a volume and on the model.
 ///
 /// Counts checkpoints, and what digests placed on flash.
 fn perform(case: &Case, stage: &Stage, recorded: &Recorded) -> Checked<(Vec<Done>, Tally)> {
     let daemon = stage.start(recorded)?;
-    let mut sides = Vec::new();
+    let mut clients = Vec::new();
     for _ in 0..case.clients {
-        sides.push(side_of(&daemon)?);
+        clients.push(Client::of(&daemon, case.seed % 4 >= 2)?);
     }
     let mut model = Memory::new(0o755);
     let mut acts = Acts::new(case.seed, Abilities { ranges: true });
@@ -195,7 +204,10 @@ fn perform(case: &Case, stage: &Stage, recorded: &Recorded) -> Checked<(Vec<Done
         let act = next_act(&mut acts, &mut chance);
         stir(&daemon, &mut chance).map_err(|e| e.to_string())?;
         let begun = recorded.steps();
-        let (should, did) = (model.act(&act), sides[client].act(&act));
+        let (should, did) = (model.act(&act), clients[client].side.act(&act));
+        if did.is_ok() {
+            clients[client].keep(promise_of(&act))?;
+        }
         let returned = recorded.steps();
         if should != did {
             let (should, did) = (compare::shown(&should), compare::shown(&did));
@@ -217,7 +229,7 @@ fn perform(case: &Case, stage: &Stage, recorded: &Recorded) -> Checked<(Vec<Done
         ..Tally::default()
     };
     daemon.abandon();
-    std::mem::forget(sides);
+    std::mem::forget(clients);
     Ok((done, tally))
 }
 

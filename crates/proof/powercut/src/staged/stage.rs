@@ -14,7 +14,7 @@ use shale_daemon::tiering::{DIRECT_PLACEMENT_MIN_BYTES, Speed};
 use shale_daemon::{Daemon, DaemonConfig};
 use shale_format::Durability;
 use shale_format::limits::{BLOCK_BYTES, LOG_BYTES_MIN, NVM_BYTES_MIN};
-use shale_libfs::SessionOptions;
+use shale_libfs::{Promise, Session, SessionOptions};
 use shale_model::{Shale, Snapshot};
 use shale_pool::volume_file::DeviceFile;
 use shale_pool::{DeviceKind, LowerTiers, MakeOptions, StagedSizes, VolumeFile, make_volume};
@@ -180,11 +180,35 @@ impl Stage {
 }
 
 pub(crate) fn side_of(daemon: &Daemon) -> Checked<Shale> {
-    let channel = Arc::new(InProcess(daemon.attach_in_process(0)));
-    let options = SessionOptions::default();
-    let session = shale_libfs::Session::attach(channel, clock(), Default::default(), options);
-    let session = session.map_err(|e| format!("attach: {e}"))?;
-    Ok(crate::volume::sessions::side(&session))
+    Client::of(daemon, false).map(|client| client.side)
+}
+
+/// A client, and its paths.
+pub(crate) struct Client {
+    session: Arc<Session>,
+    pub(crate) side: Shale,
+}
+
+impl Client {
+    /// Attaches it. `hardens_later`: as the mount does.
+    pub(crate) fn of(daemon: &Daemon, hardens_later: bool) -> Checked<Self> {
+        let channel = Arc::new(InProcess(daemon.attach_in_process(0)));
+        let options = SessionOptions {
+            hardens_later,
+            ..SessionOptions::default()
+        };
+        let session = Session::attach(channel, clock(), Default::default(), options);
+        let session = session.map_err(|e| format!("attach: {e}"))?;
+        let side = crate::volume::sessions::side(&session);
+        Ok(Self { session, side })
+    }
+
+    /// What the mount does between an operation and its answer.
+    pub(crate) fn keep(&self, promise: Promise) -> Checked<()> {
+        let upto = self.session.to_harden(promise);
+        let kept = upto.and_then(|upto| upto.map_or(Ok(()), |u| self.session.wait_hardened(u)));
+        kept.map_err(|e| format!("{promise:?} is not durable: {e}"))
+    }
 }
 
 /// Restores what a device holds, and looks at everything. Gives the tree, the steps of the restore, the batches it digested.

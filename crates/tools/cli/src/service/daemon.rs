@@ -106,6 +106,7 @@ fn serve(start: &Start, fds: Vec<OwnedFd>, supervisor: &Arc<OwnedFd>) -> Result<
         SessionOptions {
             kernel_references: true,
             present: true,
+            hardens_later: true,
             ..SessionOptions::default()
         },
     )

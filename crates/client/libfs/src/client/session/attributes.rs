@@ -5,9 +5,11 @@ use crate::inodes::attr::{Attr, SetAttr};
 use crate::inodes::flags;
 use crate::namespace::attributes::{self, StatFs};
 use crate::namespace::{acl, xattrs};
+use shale_format::LogPos;
 use shale_format::acl::AclKind;
 use shale_session::caller::Caller;
 use shale_session::errno::Result;
+use shale_session::log::client_log::Promise;
 
 impl Session {
     /// Attributes of an inode. Errors: `ENOENT`.
@@ -33,6 +35,17 @@ impl Session {
     /// are hardened; what the volume has of it is so already. `EIO`: the client is not served any more.
     pub fn fsync(&self, caller: &Caller, ino: u64, _data_only: bool) -> Result<()> {
         attributes::fsync(&self.calls, caller, ino, _data_only)
+    }
+
+    /// Of a session that hardens later: position in its log up to which records have to be hardened before a call that was just done may be
+    /// answered ([`Self::wait_hardened`]); `None`: it may be answered now. `EIO`: nothing can be hardened any more.
+    pub fn to_harden(&self, promise: Promise) -> Result<Option<u64>> {
+        Ok(self.calls.to_harden(promise)?.map(|upto| upto.0))
+    }
+
+    /// Returns when the records before `upto` survive a power cut. `EIO`: the device that they are staged on has failed.
+    pub fn wait_hardened(&self, upto: u64) -> Result<()> {
+        self.calls.wait_hardened(LogPos(upto))
     }
 
     /// Makes everything durable that this client has done; see [`Self::fsync`].

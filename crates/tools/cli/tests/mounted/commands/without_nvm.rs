@@ -7,6 +7,8 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 #[test]
 fn a_volume_without_nvm_is_made_and_checked() {
@@ -258,6 +260,71 @@ fn every_call_of_a_strict_volume_survives_a_power_cut() {
         assert!(fs::read(volume.path(&format!("f{n}"))).unwrap() == pattern(n, 5000));
     }
     shale(&["umount", &volume.place]).ok();
+}
+
+/// Appends one number after the other until that fails, or for a minute. `returned`: how many have to be there after a power cut.
+fn append_numbers(volume: &Ssd, program: usize, syncs: bool, returned: &AtomicU64) {
+    let mut file = fs::File::create(volume.path(&format!("p{program}"))).unwrap();
+    let begun = Instant::now();
+    for number in 0_u64.. {
+        if begun.elapsed() > Duration::from_secs(60) {
+            return;
+        }
+        if file.write_all(&number.to_le_bytes()).is_err() || syncs && file.sync_data().is_err() {
+            return;
+        }
+        returned.store(number + 1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn what_many_programs_at_once_were_answered_survives_a_power_cut() {
+    if !can_mount() {
+        return;
+    }
+    for (durability, syncs) in [("buffered", true), ("strict", false)] {
+        let volume = Ssd::new(durability);
+        volume.mount();
+        let returned = [const { AtomicU64::new(0) }; 12];
+        let all_have = |least| returned.iter().all(|n| n.load(Ordering::SeqCst) > least);
+        std::thread::scope(|scope| {
+            for (program, returned) in returned.iter().enumerate() {
+                let volume = &volume;
+                scope.spawn(move || append_numbers(volume, program, syncs, returned));
+            }
+            wait_until("all have begun", || all_have(50));
+            // Answers that were held back are asked for again of the next one.
+            kill(volume.status()["daemon_pid"].as_u64().unwrap());
+            let now = returned
+                .iter()
+                .map(|n| n.load(Ordering::SeqCst))
+                .max()
+                .unwrap();
+            wait_until("all go on with the next daemon", || all_have(now + 50));
+            volume.cut_power();
+        });
+        volume.mount();
+        for (program, returned) in returned.iter().enumerate() {
+            let found = fs::read(volume.path(&format!("p{program}"))).unwrap();
+            let returned = returned.load(Ordering::SeqCst) as usize;
+            assert!(
+                found.len() >= returned * 8,
+                "{durability}: {returned} numbers, {} bytes",
+                found.len()
+            );
+            let numbers: Vec<u64> = found
+                .chunks_exact(8)
+                .map(|n| u64::from_le_bytes(n.try_into().unwrap()))
+                .collect();
+            assert!(
+                numbers.iter().copied().eq(0..numbers.len() as u64),
+                "{durability}: program {program}"
+            );
+        }
+        shale(&["umount", &volume.place]).ok();
+        let said = shale(&["fsck", &volume.file]).ok();
+        assert!(said.contains("volume is clean"), "{said}");
+    }
 }
 
 #[test]
