@@ -223,11 +223,17 @@ def item_11(tally):
         after, leases_after = more(2000, 2000 + LIVE)
         said = f"{(after - heap) / LIVE:.2f} kB of heap per file, {leases_after - leases} leases"
         tally.see(f"{LIVE} live files more than 2,000", True, said)
-        heap, leases = more(2000 + LIVE, LEASES_KEPT + 4000)
-        after, leases_after = more(LEASES_KEPT + 4000, LEASES_KEPT + 4000 + LIVE)
-        each = (after - heap) / LIVE
+        at = LEASES_KEPT + 4000
+        heap, leases = more(2000 + LIVE, at)
+        # What a digest takes comes and goes, up to 14 MiB of it: what files cost is there every time.
+        grown = []
+        for _ in range(2):
+            after, leases_after = more(at, at + LIVE)
+            grown.append((after - heap) / LIVE)
+            at, heap = at + LIVE, after
+        each = min(grown)
         said = f"{each:.2f} kB, {leases_after - leases} leases; heap {after // 1024} MiB, leases {leases_after}"
-        tally.see(f"{LIVE} more than {LEASES_KEPT + 4000}: bounded", each < 0.5, said)
+        tally.see(f"{LIVE} more than {LEASES_KEPT + 4000}, and as many again: bounded", each < 0.5, said)
         v.down()
 
 
