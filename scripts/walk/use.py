@@ -20,7 +20,7 @@ from use_tools import at_most
 from walk import SHALE, Failed, Tally, command
 
 ITEMS = {**use_loss.ITEMS, **use_growth.ITEMS, **use_ext4.ITEMS, **use_verbs.ITEMS}
-SECONDS = 120
+SECONDS = max(120, 3 * use_growth.RESTARTS)
 
 
 def main():

@@ -181,6 +181,7 @@ impl Base {
                 logs: digests.clone(),
                 settings: tiering::Settings {
                     migrate_at_percent: config.volume.migrate_at_percent,
+                    is_staged: self.staged.is_some(),
                     direct_placement_min_bytes: config.direct_placement_min_bytes,
                     places_large_runs_below: config.places_large_runs_below
                         && self.staged.is_some(),

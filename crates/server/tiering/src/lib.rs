@@ -26,7 +26,7 @@
 //! | `reclaim` | making space in a tier for calls that wait for it |
 //! | `direct_placement`, `lower_read` | new data that a digest writes directly to a lower tier; reads of lower tiers for clients |
 //!
-//! Demotion begins when NVM is 95% full (a setting) and ends at 5 points less. A call that waits for space has it
+//! Demotion begins when NVM is 95% full (a setting; of data in a memory tier that is staged 50%) and ends at 5 points less. A call that waits for space has it
 //! reclaimed at once, whatever the rate limit. Called by its own thread, by `reservations` (space), `connections` (reads,
 //! pins, leases on demoted metadata) and `digest_scheduler` (direct placement); it has logs digested through
 //! `LogDigester`.

@@ -49,6 +49,9 @@ use std::time::Duration;
 
 /// Percentage of NVM at which migration begins, unless the volume file says another.
 pub const MIGRATE_AT_PERCENT: u32 = 95;
+/// The same of a memory tier that is staged, for data: what is freed there has to wait for a checkpoint, so space for what comes next
+/// is made before anybody needs it. Structure stays until [`MIGRATE_AT_PERCENT`].
+pub const MIGRATE_STAGED_AT_PERCENT: u32 = 50;
 /// Percentage points below the mark at which it ends.
 const DOWN_PERCENT: u32 = 5;
 
@@ -66,6 +69,8 @@ pub trait LogDigester: Send + Sync {
 pub struct Settings {
     /// Percentage of NVM at which migration begins.
     pub migrate_at_percent: Option<u32>,
+    /// What is NVM elsewhere is a memory tier that is staged.
+    pub is_staged: bool,
     /// Bytes of a run of new data from which on it may be placed directly on a lower tier.
     pub direct_placement_min_bytes: u64,
     /// It always is; else only while NVM is full.
@@ -218,6 +223,15 @@ impl Tiering {
 
     /// Percentage of NVM at which migration begins.
     pub fn migrate_percent(&self) -> u32 {
+        let asked = self.settings.migrate_at_percent;
+        asked.unwrap_or(match self.settings.is_staged {
+            true => MIGRATE_STAGED_AT_PERCENT,
+            false => MIGRATE_AT_PERCENT,
+        })
+    }
+
+    /// Percentage at which it takes structure, too, where there is no data to move.
+    fn structure_percent(&self) -> u32 {
         let asked = self.settings.migrate_at_percent;
         asked.unwrap_or(MIGRATE_AT_PERCENT)
     }

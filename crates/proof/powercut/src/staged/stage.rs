@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use shale_bench::{BenchError, Result};
 use shale_block::{Ask, MemoryBlocks, Step, TierDevice};
 use shale_check::{Below, CheckOptions, Severity, check};
-use shale_daemon::tiering::{DIRECT_PLACEMENT_MIN_BYTES, Speed};
+use shale_daemon::tiering::{DIRECT_PLACEMENT_MIN_BYTES, MIGRATE_AT_PERCENT, Speed};
 use shale_daemon::{Daemon, DaemonConfig};
 use shale_format::Durability;
 use shale_format::limits::{BLOCK_BYTES, LOG_BYTES_MIN, NVM_BYTES_MIN};
@@ -148,6 +148,9 @@ impl Stage {
     /// A daemon's settings, for a machine with this memory: each power cut needs another one.
     pub(crate) fn config(&self, memory: u32, device: &Arc<MemoryBlocks>) -> DaemonConfig {
         let mut file = self.file.clone();
+        if self.fills_memory_first {
+            file.migrate_at_percent = Some(MIGRATE_AT_PERCENT);
+        }
         if let Some(staged) = &mut file.staged {
             staged.memory_dir = self.dir.path().join(format!("memory-{memory}"));
         }

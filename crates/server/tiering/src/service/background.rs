@@ -20,6 +20,8 @@ const FULL_RETRY_BYTES: u64 = 16 << 20;
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// The same while there is nowhere to move to: the first device below NVM wakes the thread.
 const IDLE: Duration = Duration::from_secs(3600);
+/// Where nothing can be moved the mark is looked at so often, or when a batch more is in use: each time all files are looked at.
+const FUTILE_WAIT_NS: u64 = 5_000_000_000;
 /// Wait after an error before the next try.
 const ERROR_WAIT: Duration = Duration::from_secs(2);
 
@@ -27,7 +29,7 @@ impl Tiering {
     /// The thread that moves data in the background.
     pub fn run(&self) {
         let every = |tiered| if tiered { LOOK_EVERY } else { IDLE };
-        let mut retried_ns = self.clock.monotonic_ns();
+        let (mut retried_ns, mut futile) = (self.clock.monotonic_ns(), None);
         while self.wakeup.wait(every(self.is_tiered())) {
             let now = self.clock.monotonic_ns();
             if now.saturating_sub(retried_ns) >= FULL_RETRY_NS {
@@ -39,7 +41,7 @@ impl Tiering {
             if self.may_move() && self.empty_devices() > 0 {
                 self.wake();
             }
-            let moved = self.demote().and_then(|()| self.promote());
+            let moved = self.demote(&mut futile).and_then(|()| self.promote());
             let moved = moved.and_then(|()| self.keep_ready());
             let moved = moved.and_then(|()| self.erase_dead());
             if let Err(e) = moved {
@@ -62,20 +64,34 @@ impl Tiering {
         }
     }
 
-    /// Moves the coldest data down if NVM is too full, and where there is none extents, inodes and directories.
-    fn demote(&self) -> shale_volume::Result<()> {
+    /// Moves the coldest data down if NVM is too full, and where there is none extents, inodes and directories. `futile`: blocks
+    /// in use when nothing could be moved last, and until when it is not tried again with as many.
+    fn demote(&self, futile: &mut Option<(u64, u64)>) -> shale_volume::Result<()> {
         let percent = self.migrate_percent();
-        if self.above(percent) == 0 {
+        let (used, mark) = self.used_and_mark(percent);
+        if used <= mark {
+            *futile = None;
             return Ok(());
         }
-        let low = percent.saturating_sub(DOWN_PERCENT);
+        let now = self.clock.monotonic_ns();
+        if futile.is_some_and(|(most, until)| used < most + BATCH_BLOCKS && now < until) {
+            return Ok(());
+        }
+        let [low, structure] =
+            [percent, self.structure_percent()].map(|p| p.saturating_sub(DOWN_PERCENT));
         while self.may_move() {
             let above = self.above(low);
             if above == 0 {
                 break;
             }
+            let blocks = above.min(self.at_once(BATCH_BLOCKS));
             // Who waits for space gets the lock after each batch.
-            if self.move_down_all(above.min(self.at_once(BATCH_BLOCKS)), false)? == 0 {
+            let moved = match self.above(structure) {
+                0 => self.move_down(blocks, false)?,
+                _ => self.move_down_all(blocks, false)?,
+            };
+            if moved == 0 {
+                *futile = Some((self.used_and_mark(percent).0, now + FUTILE_WAIT_NS));
                 break;
             }
             self.keep_to_limit();

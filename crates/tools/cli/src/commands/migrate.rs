@@ -17,7 +17,7 @@ Examples:
   shale migrate /mnt/shale --pause         nothing moves until --resume
   shale migrate /mnt/shale --limit 100M    at most 100 MiB a second; 0: no limit
 
-Migration begins by itself when NVM is 95% full (migrate_at_percent in the volume file). A call that waits for \
+Migration begins by itself when NVM is 95% full, without NVM when the memory tier is half full (migrate_at_percent in the volume file). A call that waits for \
 space that NVM does not have has it freed, also while it is paused, and as fast as it goes. So does this \
 command move what it is asked to. Pause and limit hold until the volume is unmounted.";
 

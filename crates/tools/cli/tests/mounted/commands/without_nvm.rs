@@ -328,6 +328,44 @@ fn what_many_programs_at_once_were_answered_survives_a_power_cut() {
 }
 
 #[test]
+fn data_moves_down_from_a_memory_tier_that_is_half_full() {
+    if !can_mount() {
+        return;
+    }
+    let volume = Ssd::new("buffered");
+    volume.mount();
+    let memory = |status: &Value| {
+        let used = status["space"]["used_bytes"].as_u64().unwrap();
+        used as f64 / status["space"]["total_bytes"].as_u64().unwrap() as f64
+    };
+    let moved = |status: &Value| status["migration"]["down_bytes"].as_u64().unwrap();
+    let before = volume.status();
+    assert_eq!(
+        (&before["migration"]["at_percent"], moved(&before)),
+        (&50.into(), 0)
+    );
+    // Runs below 64 KiB go to the memory tier first.
+    let count = before["space"]["total_bytes"].as_u64().unwrap() as usize * 6 / 10 / 48_000;
+    for n in 0..count {
+        fs::write(volume.path(&format!("f{n}")), pattern(n, 48_000)).unwrap();
+    }
+    shale(&["digest", &volume.place]).ok();
+    wait_until("less than half is in use", || {
+        let status = volume.status();
+        memory(&status) < 0.5 && moved(&status) > 0
+    });
+    for n in 0..count {
+        assert!(
+            fs::read(volume.path(&format!("f{n}"))).unwrap() == pattern(n, 48_000),
+            "file {n}"
+        );
+    }
+    shale(&["umount", &volume.place]).ok();
+    let said = shale(&["fsck", &volume.file]).ok();
+    assert!(said.contains("volume is clean"), "{said}");
+}
+
+#[test]
 fn an_ordered_volume_is_hardened_within_seconds() {
     if !can_mount() {
         return;
