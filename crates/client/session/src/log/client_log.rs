@@ -13,6 +13,7 @@ use crate::log::prefault::Prefault;
 use crate::log::requests::Requests;
 use crate::log::throttle::{Pauses, Waits};
 use crate::space::granted_space::GrantedSpace;
+use parking_lot::Mutex;
 use shale_format::{Durability, LogPos};
 use shale_nvm::{Map, counters};
 use shale_oplog::{Log, LogReservation, ParkedPermit, Part, PublishedWord, Writer};
@@ -73,6 +74,8 @@ pub struct ClientLog {
     staged: bool,
     /// Whether fsync(2) waits until records are hardened; it orders them in any case.
     fsync_waits: bool,
+    /// Held by the thread that asks for records to be hardened.
+    hardening: Mutex<()>,
     /// Calls do not wait: see [`SessionOptions::hardens_later`](crate::options::SessionOptions::hardens_later).
     hardens_later: bool,
 }
@@ -96,6 +99,7 @@ impl ClientLog {
             staged,
             fsync_waits: policy != Durability::Ordered,
             hardens_later,
+            hardening: Mutex::new(()),
             writer,
             map,
             ring_bytes,
@@ -179,8 +183,14 @@ impl ClientLog {
         Ok(())
     }
 
+    /// One thread at a time asks: a commit has all that the client had published when it began, so most of those who wait for their turn
+    /// find their records hardened then (group commit, StageFS §3.2).
     #[cold]
     fn wait_until_staged(&self, upto: LogPos) -> Result<()> {
+        if self.daemon.is_hardened(upto) {
+            return Ok(());
+        }
+        let _turn = self.hardening.lock();
         self.daemon.harden(upto)
     }
 

@@ -339,6 +339,15 @@ fn cut_at(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::volume::sessions::clock;
+    use shale_block::Ask;
+    use shale_libfs::{Caller, Session, SessionOptions, WriteFlags};
+    use shale_proto::{Channel, InProcess, ProtoError, Reply, Request};
+    use std::os::fd::OwnedFd;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::thread;
+    use std::time::Duration;
 
     fn explored(case: Case) -> Tally {
         let done = explore(&case, Path::new("/dev/shm")).expect("it runs");
@@ -385,6 +394,67 @@ mod tests {
             ..case(8, Durability::Buffered)
         });
         assert!(all.cuts >= 4, "{all:?}");
+    }
+
+    /// Counts what is asked to be hardened.
+    struct Counting(InProcess, AtomicU64);
+
+    impl Channel for Counting {
+        fn call(&self, request: Request) -> std::result::Result<(Reply, Vec<OwnedFd>), ProtoError> {
+            let hardens = matches!(request, Request::Harden { .. });
+            self.1.fetch_add(hardens.into(), Ordering::Relaxed);
+            self.0.call(request)
+        }
+    }
+
+    #[test]
+    fn threads_of_a_client_share_commits() {
+        const THREADS: u64 = 8;
+        const SYNCS: u64 = 25;
+        let (stage, contents) =
+            Stage::new(Path::new("/dev/shm"), Durability::Buffered, DEVICE_BYTES)
+                .expect("it is made");
+        let recorded = Recorded::asking(contents, |ask| {
+            if matches!(ask, Ask::Write | Ask::Flush) {
+                thread::sleep(Duration::from_millis(2));
+            }
+            Ok(())
+        });
+        let daemon = stage.start(&recorded).unwrap();
+        let asked = Arc::new(Counting(
+            InProcess(daemon.attach_in_process(0)),
+            AtomicU64::new(0),
+        ));
+        let options = SessionOptions::default();
+        let session = Session::attach(asked.clone(), clock(), Default::default(), options).unwrap();
+        let root = Caller::default();
+        thread::scope(|scope| {
+            for n in 0..THREADS {
+                let session = &session;
+                scope.spawn(move || {
+                    let name = format!("f{n}");
+                    let ino = session
+                        .create(&root, 1, name.as_bytes(), 0o600, 0)
+                        .unwrap()
+                        .ino;
+                    for at in 0..SYNCS {
+                        let flags = WriteFlags::default();
+                        session
+                            .write(&root, ino, at * 8, &at.to_le_bytes(), flags)
+                            .unwrap();
+                        session.fsync(&root, ino, true).unwrap();
+                    }
+                });
+            }
+        });
+        let asked = asked.1.load(Ordering::Relaxed);
+        assert!(
+            (SYNCS..THREADS * SYNCS / 2).contains(&asked),
+            "asked {asked} times"
+        );
+        drop(session);
+        daemon.abandon();
+        stage.lose(0);
     }
 
     #[test]
