@@ -262,7 +262,13 @@ impl Daemon {
     /// The volume is damaged.
     pub fn where_is(&self, ino: u64, from: u64) -> Result<Vec<PlacementPart>> {
         let services = self.services();
-        placement::where_is(&services.volume, &services.reclaimer, ino, from)
+        let is_staged = services.config.volume.staged.is_some();
+        placement::where_is(
+            &services.volume,
+            &services.reclaimer,
+            (ino, from),
+            is_staged,
+        )
     }
 
     /// How many files and bytes each device holds: what would be lost with it. All inodes are

@@ -107,6 +107,8 @@ pub(crate) struct DeviceManager {
     pub(crate) credits: Arc<SpaceCredits>,
     /// Where the volume file is, to be written when devices come and go; `None`: they do not.
     pub(crate) volume_path: Option<PathBuf>,
+    /// The device that has the area of a volume without NVM.
+    pub(crate) area_device: Option<PathBuf>,
     /// Logs that recovery could not digest.
     pub(crate) logs_left: usize,
     /// The count on the labels of devices.
@@ -435,6 +437,13 @@ impl DeviceManager {
     pub(crate) fn remove(&self, path: &Path) -> Result<()> {
         let _guard = self.tiering.lock_mover();
         let found = self.find_device(path)?;
+        let name = found.info.device.as_ref().map(|device| device.name());
+        let is_area =
+            |area: &PathBuf| name.is_some_and(|n| absolute(Path::new(&n)) == absolute(area));
+        if self.area_device.as_ref().is_some_and(is_area) {
+            let why = "it has the staging area of the volume, and stays with it. Make another volume with that elsewhere, and copy";
+            return Err(wrong(path, why).into());
+        }
         if found.info.live > 0 {
             let help = match found.info.is_absent() {
                 true => give_up(path),

@@ -18,7 +18,7 @@ pub struct PlacementPart {
     pub offset: u64,
     /// Bytes.
     pub bytes: u64,
-    /// `nvm`, `ssd`, `hdd`.
+    /// `nvm` (without NVM `memory`), `ssd`, `hdd`.
     pub tier: String,
     /// First block in the tier.
     pub block: u64,
@@ -36,9 +36,13 @@ pub struct PlacementPart {
 pub(crate) fn where_is(
     volume: &Volume,
     reclaimer: &Reclaimer,
-    ino: u64,
-    from: u64,
+    (ino, from): (u64, u64),
+    is_staged: bool,
 ) -> Result<Vec<PlacementPart>> {
+    let name_of = |tier: TierId| match tier {
+        TierId::Nvm if is_staged => "memory".to_owned(),
+        tier => format!("{tier:?}").to_lowercase(),
+    };
     let _reader = reclaimer.read();
     let view = volume.view();
     let mut parts = Vec::new();
@@ -72,7 +76,7 @@ pub(crate) fn where_is(
             parts.push(PlacementPart {
                 offset: (e.file_block + done) * BLOCK_BYTES as u64,
                 bytes: blocks * BLOCK_BYTES as u64,
-                tier: format!("{tier:?}").to_lowercase(),
+                tier: name_of(tier),
                 block: addr.index(),
                 zone,
                 hot: info.is_none_or(|z| z.stream == WriteStream::Hot),
@@ -80,7 +84,7 @@ pub(crate) fn where_is(
                     let all = &devices[tier as usize - 1];
                     all.get(z.place.device).map(|d| d.name())
                 }),
-                pinned: inode.pin().map(|t| format!("{t:?}").to_lowercase()),
+                pinned: inode.pin().map(name_of),
             });
             done += blocks;
         }

@@ -327,6 +327,9 @@ impl Services {
             tiering: tiering.clone(),
             credits: base.credits.clone(),
             volume_path: config.volume_path.clone(),
+            area_device: { &config.volume.staged }
+                .as_ref()
+                .map(|staged| staged.device.clone()),
             logs_left: recovered.report.logs_left,
             label_count: starts,
         };

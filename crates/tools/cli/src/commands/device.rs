@@ -10,7 +10,6 @@ use crate::terminal::{Waiting, count, print_json, say};
 use shale_daemon::DeviceReport;
 use shale_format::TierId;
 use shale_pool::Divided;
-use shale_pool::VolumeFile;
 use shale_pool::volume_file::{DeviceFile, parse_uuid};
 use shale_sys::size;
 use std::path::{Path, PathBuf};
@@ -357,60 +356,13 @@ fn report(args: &Evacuate, device: &Option<DeviceReport>, what: &str) -> Result<
     }
 }
 
-/// Whether the device at this path has the area of a volume without NVM.
-fn has_area(file: &VolumeFile, device: &Path) -> bool {
-    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let area = file.staged.as_ref().map(|staged| real(&staged.device));
-    area == Some(real(device))
-}
-
 fn remove(args: &Remove) -> Result<()> {
     let dir = ask::mount_at(&args.mountpoint)?;
     let removed = named(&args.device);
-    let known = devices(&dir)?;
-    let uuid = parse_uuid(args.device.to_str().unwrap_or_default());
-    let path = known
-        .iter()
-        .find(|d| uuid.is_some() && parse_uuid(&d.uuid) == uuid);
-    let path = path.map_or(removed.as_path(), |d| Path::new(&d.path));
-    if VolumeFile::load(&dir.state.volume).is_ok_and(|file| has_area(&file, path)) {
-        let text = format!("{}: it has the staging area of the volume", path.display());
-        return Err(Failure::new(text).advise(
-            "it stays with the volume: make another volume with the staging area elsewhere, and copy",
-        ));
-    }
     let devices = change(&dir, DeviceOrder::Remove(removed.clone()))?;
     if args.json {
         return print_json(&Removed { removed, devices });
     }
     say!("{}: removed", args.device.display());
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_device_with_the_staging_area_is_known_by_every_path() {
-        let dir = tempfile::tempdir().unwrap();
-        let at = |name: &str| dir.path().join(name);
-        for name in ["a.img", "b.img"] {
-            std::fs::write(at(name), b"").unwrap();
-        }
-        let text = "format = 1\nname = \"v\"\nuuid = \"00000000000000000000000000000001\"\ndurability = \"strict\"\n\
-                    log_bytes = 16777216\n[staged]\nmemory_dir = \"/dev/shm/x\"\nmemory_bytes = 33554432\ndevice = \"a.img\"\n\
-                    at_byte = 4096\nstaging_bytes = 4194304\n[[ssd]]\npath = \"a.img\"\nsize_bytes = 4096\n";
-        std::fs::write(at("V.toml"), text).unwrap();
-        let file = VolumeFile::load(&at("V.toml")).unwrap();
-        std::os::unix::fs::symlink(at("a.img"), at("link")).unwrap();
-        for (name, is) in [
-            ("a.img", true),
-            ("link", true),
-            ("b.img", false),
-            ("c", false),
-        ] {
-            assert_eq!(has_area(&file, &at(name)), is, "{name}");
-        }
-    }
 }

@@ -242,6 +242,39 @@ fn what_a_power_cut_would_lose_is_seen_by_every_verb() {
 }
 
 #[test]
+fn the_device_with_the_staging_area_stays() {
+    if !can_mount() {
+        return;
+    }
+    let volume = Ssd::new("buffered");
+    volume.mount();
+    let place = &volume.place;
+    let devices: Value =
+        serde_json::from_str(&shale(&["device", "list", place, "--json"]).ok()).unwrap();
+    let [path, uuid] = ["path", "uuid"].map(|key| devices[0][key].as_str().unwrap().to_owned());
+    let link = format!("{path}.link");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    for name in [path, uuid, link] {
+        let said = shale(&["device", "remove", place, &name]).failed(1);
+        assert!(
+            said.contains("it has the staging area of the volume"),
+            "{name}: {said}"
+        );
+    }
+    // It is used as before, and what is not on it yet lies in memory.
+    fs::write(volume.path("f"), pattern(1, 20_000)).unwrap();
+    let file = volume.path("f");
+    let lies: Value =
+        serde_json::from_str(&shale(&["where", file.to_str().unwrap(), "--json"]).ok()).unwrap();
+    assert_eq!(lies[0]["tier"], "memory", "{lies}");
+    shale(&["migrate", place]).ok();
+    let lies: Value =
+        serde_json::from_str(&shale(&["where", file.to_str().unwrap(), "--json"]).ok()).unwrap();
+    assert_eq!(lies[0]["tier"], "ssd", "{lies}");
+    shale(&["umount", place]).ok();
+}
+
+#[test]
 fn every_call_of_a_strict_volume_survives_a_power_cut() {
     if !can_mount() {
         return;
