@@ -8,8 +8,8 @@ use shale_emulate::host_managed::{EmulatedZones, ZoneShape};
 use shale_emulate::zoned::{Behaviour, Zoned};
 use std::fs;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
 
 const FILES: usize = 12;
 const FILE_BYTES: usize = 8 << 20;
@@ -63,19 +63,22 @@ fn fill_again(v: &Volume, kind: &str, look: impl Fn(&Value)) -> Value {
     v.mount();
     let file = |n: usize| v.mountpoint().join(format!("file-{n:03}"));
     for round in 0..4 {
+        let written = AtomicUsize::new(0);
         thread::scope(|scope| {
             scope.spawn(|| {
                 for n in 0..FILES {
                     let bytes = pattern(n + round, FILE_BYTES);
                     fs::write(file(n), bytes).expect("the write saw the kill");
+                    written.store(n + 1, Ordering::Relaxed);
                 }
-                v.shale(&["migrate", v.place()]).ok();
             });
             if round == 2 {
-                thread::sleep(Duration::from_millis(700));
+                let third = || written.load(Ordering::Relaxed) > FILES / 3;
+                wait_until("a third is written", third);
                 v.kill_daemon();
             }
         });
+        v.shale(&["migrate", v.place()]).ok();
         look(&device(v));
     }
     let used = device(v);
