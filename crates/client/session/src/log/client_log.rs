@@ -13,15 +13,14 @@ use crate::log::prefault::Prefault;
 use crate::log::requests::Requests;
 use crate::log::throttle::{Pauses, Waits};
 use crate::space::granted_space::GrantedSpace;
-use parking_lot::Mutex;
 use shale_format::{Durability, LogPos};
 use shale_nvm::{Map, counters};
 use shale_oplog::{Log, LogReservation, ParkedPermit, Part, PublishedWord, Writer};
 use shale_proto::shared_pages::client_page;
 use shale_proto::{Reply, Request};
 use shale_sys::mutants;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 /// What a call may need at most.
@@ -74,8 +73,9 @@ pub struct ClientLog {
     staged: bool,
     /// Whether fsync(2) waits until records are hardened; it orders them in any case.
     fsync_waits: bool,
-    /// Held by the thread that asks for records to be hardened.
-    hardening: Mutex<()>,
+    /// Whether a thread asks for records to be hardened, and who waits for that. Of the standard library, whose condition wakes all of them
+    /// at once: one after the other would take as long as a commit.
+    hardening: (Mutex<bool>, Condvar),
     /// Calls do not wait: see [`SessionOptions::hardens_later`](crate::options::SessionOptions::hardens_later).
     hardens_later: bool,
 }
@@ -99,7 +99,7 @@ impl ClientLog {
             staged,
             fsync_waits: policy != Durability::Ordered,
             hardens_later,
-            hardening: Mutex::new(()),
+            hardening: (Mutex::new(false), Condvar::new()),
             writer,
             map,
             ring_bytes,
@@ -187,11 +187,20 @@ impl ClientLog {
     /// find their records hardened then (group commit, StageFS §3.2).
     #[cold]
     fn wait_until_staged(&self, upto: LogPos) -> Result<()> {
+        let (asking, asked) = &self.hardening;
+        let mut busy = asking.lock().unwrap_or_else(PoisonError::into_inner);
+        while *busy && !self.daemon.is_hardened(upto) {
+            busy = asked.wait(busy).unwrap_or_else(PoisonError::into_inner);
+        }
         if self.daemon.is_hardened(upto) {
             return Ok(());
         }
-        let _turn = self.hardening.lock();
-        self.daemon.harden(upto)
+        *busy = true;
+        drop(busy);
+        let hardened = self.daemon.harden(upto);
+        *asking.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        asked.notify_all();
+        hardened
     }
 
     /// As [`Self::harden`], also where the session hardens later.

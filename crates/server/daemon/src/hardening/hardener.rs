@@ -9,7 +9,7 @@
 //! error; what was hardened before stays.
 
 use crate::hardening::commit_times::{CommitTimes, CommitTimesStatus};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use shale_clients::client::Client;
 use shale_clients::clients::Clients;
 use shale_format::LogPos;
@@ -18,8 +18,8 @@ use shale_oplog::{PERMIT_PART, Scan};
 use shale_persist::staged::{BatchNumber, LogIdentity, PersistError, Piece, StagedArea};
 use shale_sys::{Clock, mutants};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 
 /// Why records are not hardened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +52,8 @@ struct State {
 pub(crate) struct Hardener {
     area: Arc<StagedArea>,
     clients: Arc<Clients>,
-    state: Mutex<State>,
+    /// Of the standard library, as its condition wakes all who wait at once: one after the other, the last would wait as long as for a commit.
+    state: std::sync::Mutex<State>,
     changed: Condvar,
     /// The batch that is being written is the last one. A leaf among the locks.
     kept: Mutex<VecDeque<StagedBatch>>,
@@ -77,7 +78,7 @@ impl Hardener {
         Self {
             area,
             clients,
-            state: Mutex::default(),
+            state: std::sync::Mutex::default(),
             changed: Condvar::new(),
             kept: Mutex::default(),
             waiters: AtomicU64::new(0),
@@ -92,6 +93,10 @@ impl Hardener {
         self.area.batch_bytes_max() as u64 * PERMIT_PART
     }
 
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Returns when the records of `client` before `upto` survive a power cut, or all that it has published if that is less.
     pub(crate) fn harden(&self, client: &Arc<Client>, upto: u64) -> Result<(), NotHardened> {
         let upto = upto.min(client.published().pos().0);
@@ -99,7 +104,7 @@ impl Hardener {
             return self.is_well();
         }
         self.waiters.fetch_add(1, Ordering::Relaxed);
-        let mut state = self.state.lock();
+        let mut state = self.state();
         state
             .waiting
             .entry(client.id)
@@ -113,14 +118,15 @@ impl Hardener {
                 break Ok(());
             }
             if state.writing {
-                self.changed.wait(&mut state);
+                let waited = self.changed.wait(state);
+                state = waited.unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
             let wanted: Vec<_> = state.waiting.values().map(|(c, _)| c.clone()).collect();
             state.writing = true;
             drop(state);
             let written = self.write_batch(client, &wanted);
-            state = self.state.lock();
+            state = self.state();
             state.writing = false;
             self.changed.notify_all();
             match written {
@@ -170,7 +176,7 @@ impl Hardener {
 
     /// What failed, if anything did.
     pub(crate) fn failure(&self) -> Option<String> {
-        self.state.lock().failed.clone()
+        self.state().failed.clone()
     }
 
     /// The device has failed elsewhere: nothing is written to the staging area any more.
@@ -178,7 +184,7 @@ impl Hardener {
         if mutants::is_on("staging-failure-forgotten") {
             return;
         }
-        self.state.lock().failed.get_or_insert(why);
+        self.state().failed.get_or_insert(why);
         self.changed.notify_all();
         self.clients.tell_hardening_failed();
     }
