@@ -50,7 +50,7 @@ use std::time::Duration;
 /// Percentage of NVM at which migration begins, unless the volume file says another.
 pub const MIGRATE_AT_PERCENT: u32 = 95;
 /// The same of a memory tier that is staged, for data: what is freed there has to wait for a checkpoint, so space for what comes next
-/// is made before anybody needs it. Structure stays until [`MIGRATE_AT_PERCENT`].
+/// is made before anybody needs it. Structure moves only above what migration leaves elsewhere, 90%.
 pub const MIGRATE_STAGED_AT_PERCENT: u32 = 50;
 /// Percentage points below the mark at which it ends.
 const DOWN_PERCENT: u32 = 5;
@@ -230,7 +230,7 @@ impl Tiering {
         })
     }
 
-    /// Percentage at which it takes structure, too, where there is no data to move.
+    /// Percentage at which it takes structure, too, where there is no data to move; it ends [`DOWN_PERCENT`] below.
     fn structure_percent(&self) -> u32 {
         let asked = self.settings.migrate_at_percent;
         asked.unwrap_or(MIGRATE_AT_PERCENT)

@@ -73,6 +73,12 @@ impl Mounted {
     fn device(&self) -> &SlowDevice {
         self.fs.device.as_ref().unwrap()
     }
+
+    /// One for each program.
+    fn files(&self) -> Vec<File> {
+        let made = |n| File::create(self.path(&format!("f{n}"))).unwrap();
+        (0..PROGRAMS).map(made).collect()
+    }
 }
 
 #[test]
@@ -80,9 +86,7 @@ fn however_many_wait_for_fsync_requests_are_served() {
     let Some(m) = Mounted::on(SlowDevice::new(false)) else {
         return;
     };
-    let files: Vec<_> = (0..PROGRAMS)
-        .map(|n| File::create(m.path(&format!("f{n}"))).unwrap())
-        .collect();
+    let files = m.files();
     let returned = AtomicU64::new(0);
     thread::scope(|scope| {
         let waits = |mut file: &File| {
@@ -115,9 +119,7 @@ fn an_answer_whose_promise_fails_is_an_error() {
     let Some(m) = Mounted::on(SlowDevice::new(false)) else {
         return;
     };
-    let files: Vec<_> = (0..PROGRAMS)
-        .map(|n| File::create(m.path(&format!("f{n}"))).unwrap())
-        .collect();
+    let files = m.files();
     thread::scope(|scope| {
         let waits: Vec<_> = files
             .iter()
@@ -191,9 +193,7 @@ fn a_session_that_stops_answers_first_what_it_has_held_back() {
     let Some(mut m) = Mounted::on(SlowDevice::new(false)) else {
         return;
     };
-    let files: Vec<_> = (0..PROGRAMS)
-        .map(|n| File::create(m.path(&format!("f{n}"))).unwrap())
-        .collect();
+    let files = m.files();
     thread::scope(|scope| {
         let waits: Vec<_> = files
             .iter()
