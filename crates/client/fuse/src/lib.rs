@@ -38,4 +38,5 @@ pub use serving::negotiate::MountInfo;
 pub use serving::notify::{Inval, Notifier};
 pub use serving::requests::RequestCounts;
 pub use serving::session;
-pub use serving::session::{Ended, FuseSession, READERS_MAX, ServeOptions, Stopper};
+pub use serving::session::{Ended, FuseSession, READERS_MAX, ServeOptions};
+pub use serving::workers::Stopper;

@@ -22,7 +22,7 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -42,10 +42,12 @@ use crate::serving::durable_replies::{DURABLE_THREADS, DurableQueue, DurableRepl
 use crate::serving::mount::{MountOptions, mount};
 use crate::serving::negotiate::{MountInfo, Negotiated, negotiate};
 use crate::serving::notify::{self, Inval, Notifier};
+use crate::serving::placement::{Place, Placement};
 use crate::serving::requests::RequestCounts;
 use crate::serving::senders::Senders;
 use crate::serving::transport::{BUFFER_BYTES, Device, LockedBuf, Received, Wakeable};
 use crate::serving::wire::{InHeader, OutHeader, UNIQUE_RESENT, WriteIn, opcode};
+use crate::serving::workers::{Enlisted, StopState, Stopper};
 
 /// Called with what kernel and server agreed on, before the kernel gets it; and again when the file system is shut
 /// down, before the caller gets its answer. Must
@@ -112,105 +114,6 @@ pub enum Ended {
     Stopped,
 }
 
-/// One thread that serves.
-struct Worker {
-    thread: Wakeable,
-    /// Whether it waits for a request. Only then it may be interrupted.
-    waiting: Arc<AtomicBool>,
-}
-
-/// Lock order: `workers` is taken alone.
-#[derive(Default)]
-struct StopState {
-    stopping: AtomicBool,
-    /// Threads that wait for a request of the kernel.
-    receiving: AtomicUsize,
-    workers: Mutex<Vec<Worker>>,
-}
-
-impl StopState {
-    /// Whether a thread, other than the one that asks, waits for requests: while this one waits for something else they are taken.
-    fn is_received(&self) -> bool {
-        self.receiving.load(Ordering::Relaxed) > 0
-    }
-}
-
-/// Ends [`FuseSession::serve`] from another thread.
-#[derive(Clone)]
-pub struct Stopper(Arc<StopState>);
-
-impl fmt::Debug for Stopper {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stopper").finish_non_exhaustive()
-    }
-}
-
-impl Stopper {
-    /// Returns when no thread serves any more. Requests in progress are answered;
-    /// those that come later wait for the process that adopts the mount. A session
-    /// that was stopped serves no more. Must not be called from a method of the
-    /// file system, which would wait for itself.
-    pub fn stop(&self) {
-        self.0.stopping.store(true, Ordering::SeqCst);
-        loop {
-            {
-                let workers = self.0.workers.lock();
-                if workers.is_empty() {
-                    return;
-                }
-                // A worker clears `waiting` before it looks at `stopping`: one that
-                // goes on to serve a request is seen here as not waiting.
-                for worker in workers.iter().filter(|w| w.waiting.load(Ordering::SeqCst)) {
-                    worker.thread.wake();
-                }
-            }
-            // A signal that comes just before the wait begins is lost, so again.
-            thread::sleep(Duration::from_millis(1));
-        }
-    }
-}
-
-/// Takes a worker off the list when it ends; the process ends if it panicked.
-struct Enlisted<'a> {
-    state: &'a StopState,
-    waiting: Arc<AtomicBool>,
-}
-
-impl<'a> Enlisted<'a> {
-    fn new(state: &'a StopState) -> Self {
-        let waiting = Arc::new(AtomicBool::new(false));
-        let worker = Worker {
-            thread: Wakeable::current(),
-            waiting: Arc::clone(&waiting),
-        };
-        state.workers.lock().push(worker);
-        Self { state, waiting }
-    }
-
-    /// Waits for a request.
-    fn receive(&self, device: &Device, buf: &mut LockedBuf) -> Result<Received, FuseError> {
-        self.waiting.store(true, Ordering::SeqCst);
-        self.state.receiving.fetch_add(1, Ordering::Relaxed);
-        let received = device.receive(buf);
-        self.state.receiving.fetch_sub(1, Ordering::Relaxed);
-        self.waiting.store(false, Ordering::SeqCst);
-        received
-    }
-}
-
-impl Drop for Enlisted<'_> {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            tracing::error!("panic while serving a request: the process ends");
-            std::process::abort();
-        }
-        self.state
-            .workers
-            .lock()
-            .retain(|w| !Arc::ptr_eq(&w.waiting, &self.waiting));
-    }
-}
-
 /// What a thread came to; if it panicked, so does this one.
 fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
     let panicked = |panic| std::panic::resume_unwind(panic);
@@ -230,9 +133,9 @@ struct Aside {
 const HELPERS: usize = DEFERRED_THREADS + DURABLE_THREADS;
 
 /// What a thread does.
-enum Task {
+enum Task<'a> {
     /// Takes requests from the kernel.
-    Requests(Aside),
+    Requests(Aside, Place<'a>),
     /// Changes files whose pages have to go first, until nobody takes requests.
     Writes(Queue, DurableReplies),
     /// Sends answers once what they promise is durable, until nobody holds any back.
@@ -369,6 +272,7 @@ impl FuseSession {
             durable,
             dropper,
         };
+        let placement = &Placement::new(options.threads.max(1));
         let ended = thread::scope(|scope| {
             let notifier = self.notifier();
             let (fs, cache, device) = (adapter.fs(), &*self.cache, &*self.device);
@@ -394,7 +298,7 @@ impl FuseSession {
                 let task = match number {
                     0..DEFERRED_THREADS => Task::Writes(writes.clone(), aside.durable.clone()),
                     DEFERRED_THREADS..HELPERS => Task::Answers(answers.clone()),
-                    _ => Task::Requests(aside.clone()),
+                    _ => Task::Requests(aside.clone(), placement.place(number - HELPERS)),
                 };
                 let started = thread::Builder::new()
                     .name(format!("shale-fuse-{number}"))
@@ -434,14 +338,15 @@ impl FuseSession {
         &self,
         adapter: &Adapter<F>,
         on_init: Option<&OnInit>,
-        task: Task,
+        task: Task<'_>,
         mut buf: LockedBuf,
     ) -> Result<Ended, FuseError> {
         let enlisted = Enlisted::new(&self.stop);
         let result = match task {
-            Task::Requests(aside) => {
+            Task::Requests(aside, place) => {
                 notify::mark_serving();
-                self.serve_until_end(adapter, on_init, &aside, &enlisted, &mut buf)
+                let reader = (&enlisted, place);
+                self.serve_until_end(adapter, on_init, &aside, reader, &mut buf)
             }
             Task::Writes(writes, durable) => {
                 self.write_late(adapter, on_init, &writes, &durable, &mut buf);
@@ -465,7 +370,7 @@ impl FuseSession {
         adapter: &Adapter<F>,
         on_init: Option<&OnInit>,
         aside: &Aside,
-        enlisted: &Enlisted<'_>,
+        (enlisted, mut place): (&Enlisted<'_>, Place<'_>),
         buf: &mut LockedBuf,
     ) -> Result<Ended, FuseError> {
         while !self.stop.stopping.load(Ordering::SeqCst) {
@@ -480,6 +385,7 @@ impl FuseSession {
                 break;
             }
             self.requests.note(header.opcode);
+            let served = place.serves(&header);
             let old_size =
                 header.opcode == opcode::GETATTR && self.cache.holds_answer(header.nodeid);
             let (message, reply) = buf.split(header.len as usize);
@@ -530,11 +436,9 @@ impl FuseSession {
                 }
                 if let Ok(bytes) = result {
                     let promise = adapter.to_be_durable(&header, message);
-                    let (reply, fs) = ((&header, &payload[..bytes]), adapter.fs());
-                    match aside
-                        .durable
-                        .keep(fs, promise, reply, self.stop.is_received())
-                    {
+                    let (fs, waits) = (adapter.fs(), self.stop.is_received());
+                    let reply = (&header, &payload[..bytes]);
+                    match aside.durable.keep(fs, promise, reply, waits) {
                         Some(kept) => result = kept,
                         None => continue,
                     }
@@ -551,7 +455,10 @@ impl FuseSession {
                         _ => self.cache.size_not_answered(header.nodeid),
                     }
                 }
-                self.reply(reply, &header, result.map_err(|errno| errno.0));
+                drop(served);
+                place.replies(result.unwrap_or(0), || {
+                    self.reply(reply, &header, result.map_err(|errno| errno.0))
+                });
                 adapter.fs().answered(header.unique & !UNIQUE_RESENT);
             }
         }

@@ -311,6 +311,29 @@ pub fn run_at_once() -> io::Result<()> {
     }
 }
 
+/// Whether the calling thread is scheduled as most are.
+pub fn has_ordinary_policy() -> bool {
+    // SAFETY: has no preconditions; 0 is the calling thread.
+    unsafe { libc::sched_getscheduler(0) == libc::SCHED_OTHER }
+}
+
+/// Has the calling thread run only when no other wants its processor, which then counts as idle for whom it wakes; or again as most do.
+///
+/// # Errors
+/// Taking it back needs a privilege or a limit for `nice` (sched(7)); it stays as it is.
+pub fn step_back(back: bool) -> io::Result<()> {
+    let policy = match back {
+        true => libc::SCHED_IDLE,
+        false => libc::SCHED_OTHER,
+    };
+    let none = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the parameters are valid, and 0 is the calling thread.
+    match unsafe { libc::sched_setscheduler(0, policy, &raw const none) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

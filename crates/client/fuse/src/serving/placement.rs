@@ -1,0 +1,344 @@
+//! Where the threads that take requests run.
+//!
+//! That is left to the kernel, but for one case. What a call through the mount costs is two wake-ups. While another processor is idle, the kernel wakes the
+//! reader there, and wakes the program on yet another one when the answer is sent, since a reader still runs where the program was:
+//! each call wakes idle processors twice, which costs far more than the call itself (DESIGN §21 has the numbers). If all other processors are
+//! busy, reader and program share one anyhow, and nothing is to be won.
+//!
+//! So while one program alone sends requests, and samples show that its reader wakes on another processor, each reader is bound to
+//! a processor of its own, and steps back (`SCHED_IDLE`) while it sends a small answer: a processor that runs nothing else counts as idle, and the
+//! program goes on where it was. After [`NEAR`] requests the kernel decides again, and is looked at; as soon as two requests are served at once, too.
+//!
+//! Only for a process that may take the policy back (root, or a limit for `nice` of 20), and only with a reader for each processor.
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+
+use crate::serving::transport::{has_ordinary_policy, step_back};
+use crate::serving::wire::{InHeader, opcode};
+
+/// Of requests that came one at a time, one in so many is looked at.
+const SAMPLE_EVERY: u32 = 8;
+/// Samples until it is decided.
+const SAMPLES: u32 = 8;
+/// As many of them at least had reader and program on different processors, where readers are then bound.
+const APART_MIN: u32 = 6;
+/// Requests until the kernel decides again.
+const NEAR: u32 = 1024;
+/// Bytes of an answer that is sent stepped back: what is copied for longer could be interrupted for as long as others run.
+const SMALL_BYTES: usize = 4096;
+
+/// What the readers of a mount know of each other. All numbers are hints.
+pub(crate) struct Placement {
+    /// Number of readers.
+    readers: usize,
+    is_allowed: AtomicBool,
+    /// Requests that a program waits for and that are being served.
+    served: AtomicU32,
+    /// Requests since the last decision that came while no other was served.
+    alone: AtomicU32,
+    /// Samples with reader and program apart, of those.
+    apart: AtomicU32,
+    /// Requests that are still served by bound readers.
+    near: AtomicU32,
+}
+
+/// A request that a program waits for is being served, until this is dropped: before its answer is sent.
+pub(crate) struct Served<'a> {
+    count: Option<&'a AtomicU32>,
+    alone: bool,
+}
+
+/// Where one reader runs.
+pub(crate) struct Place<'a> {
+    shared: &'a Placement,
+    number: usize,
+    /// It steps back while it sends the answer of the request that it serves.
+    steps_back: bool,
+    bound: Option<Box<Bound>>,
+}
+
+/// A reader that is bound.
+struct Bound {
+    to: CpuSet,
+    /// Where it ran before.
+    before: CpuSet,
+}
+
+impl Placement {
+    pub(crate) fn new(readers: usize) -> Self {
+        // In a thread of its own: one that may not take the policy back keeps it.
+        let may = || step_back(true).and_then(|()| step_back(false)).is_ok();
+        let is_allowed = has_ordinary_policy() && thread::spawn(may).join().unwrap_or(false);
+        Self {
+            readers,
+            is_allowed: AtomicBool::new(is_allowed),
+            served: AtomicU32::new(0),
+            alone: AtomicU32::new(0),
+            apart: AtomicU32::new(0),
+            near: AtomicU32::new(0),
+        }
+    }
+
+    /// Of the calling thread, the reader `number`.
+    pub(crate) fn place(&self, number: usize) -> Place<'_> {
+        Place {
+            shared: self,
+            number,
+            steps_back: false,
+            bound: None,
+        }
+    }
+
+    fn serves(&self, header: &InHeader) -> Served<'_> {
+        let count = is_waited_for(header.opcode).then_some(&self.served);
+        let others = count.map(|count| count.fetch_add(1, Ordering::Relaxed));
+        Served {
+            count,
+            alone: others == Some(0),
+        }
+    }
+
+    /// Whether readers are to be bound now that a request has come; `alone`: no other is served. `is_apart` is asked now and
+    /// then: whether reader and program are on different processors.
+    fn decides(&self, alone: bool, is_apart: impl FnOnce() -> bool) -> bool {
+        if !alone {
+            self.begin_again(0);
+            return false;
+        }
+        let near = self.near.load(Ordering::Relaxed);
+        if near > 0 {
+            self.near.store(near - 1, Ordering::Relaxed);
+            return true;
+        }
+        let number = self.alone.fetch_add(1, Ordering::Relaxed) + 1;
+        if number.is_multiple_of(SAMPLE_EVERY) && is_apart() {
+            self.apart.fetch_add(1, Ordering::Relaxed);
+        }
+        if number >= SAMPLE_EVERY * SAMPLES {
+            let apart = self.apart.load(Ordering::Relaxed);
+            self.begin_again(if apart >= APART_MIN { NEAR } else { 0 });
+        }
+        false
+    }
+
+    fn begin_again(&self, near: u32) {
+        self.near.store(near, Ordering::Relaxed);
+        self.alone.store(0, Ordering::Relaxed);
+        self.apart.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Served<'_> {
+    fn drop(&mut self) {
+        if let Some(count) = self.count {
+            count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl<'a> Place<'a> {
+    /// A request has come: binds the reader or lets it go.
+    pub(crate) fn serves(&mut self, header: &InHeader) -> Served<'a> {
+        let served = self.shared.serves(header);
+        self.steps_back = false;
+        if served.count.is_some() && self.shared.is_allowed.load(Ordering::Relaxed) {
+            self.bind_or_free(header.pid, served.alone);
+        }
+        served
+    }
+
+    fn bind_or_free(&mut self, sender: u32, alone: bool) {
+        let near = self
+            .shared
+            .decides(alone, || is_apart(sender, sched_getcpu()));
+        match (near, &self.bound) {
+            (true, None) => self.bound = bind(self.number, self.shared.readers).map(Box::new),
+            (false, Some(_)) => self.let_go(),
+            _ => {}
+        }
+        self.steps_back = near && self.bound.is_some();
+    }
+
+    /// Sends an answer of `bytes` bytes.
+    pub(crate) fn replies(&self, bytes: usize, reply: impl FnOnce()) {
+        let stepped = self.steps_back && bytes <= SMALL_BYTES && step_back(true).is_ok();
+        reply();
+        if stepped && let Err(error) = step_back(false) {
+            tracing::warn!(%error, "a thread of the mount runs only when nothing else does: \
+                the limit for nice was lowered while it served");
+            self.shared.is_allowed.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Has the reader run where it ran before, unless somebody else has bound it meanwhile.
+    fn let_go(&mut self) {
+        let Some(bound) = self.bound.take() else {
+            return;
+        };
+        if sched_getaffinity(None).is_ok_and(|now| now == bound.to) {
+            // Processors that are gone are left out; if all are, it stays where it is.
+            let _ = sched_setaffinity(None, &bound.before);
+        }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}
+
+/// Binds the calling thread, the reader `number` of `readers`, to a processor, if each that it may run on has a reader and there are several.
+fn bind(number: usize, readers: usize) -> Option<Bound> {
+    let before = sched_getaffinity(None).ok()?;
+    let mut processors = (0..CpuSet::MAX_CPU).filter(|&cpu| before.is_set(cpu));
+    let count = before.count() as usize;
+    if !(2..=readers).contains(&count) {
+        return None;
+    }
+    let mut to = CpuSet::new();
+    to.set(processors.nth(number % count)?);
+    sched_setaffinity(None, &to).ok()?;
+    Some(Bound { to, before })
+}
+
+/// Whether a program waits for the answer.
+fn is_waited_for(kind: u32) -> bool {
+    !matches!(
+        kind,
+        opcode::FORGET
+            | opcode::BATCH_FORGET
+            | opcode::RELEASE
+            | opcode::RELEASEDIR
+            | opcode::INTERRUPT
+            | opcode::NOTIFY_REPLY
+    )
+}
+
+/// Whether the thread `sender`, which waits, ran last on another processor than `own`. Not, if nobody knows.
+fn is_apart(sender: u32, own: usize) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{sender}/task/{sender}/stat"));
+    stat.is_ok_and(|stat| processor_of(&stat).is_some_and(|theirs| theirs != own))
+}
+
+/// Field 39 of a line of proc_pid_stat(5): the processor that the thread ran on last. The name, field 2, may have spaces and parentheses.
+fn processor_of(stat: &str) -> Option<usize> {
+    let after_name = &stat[stat.rfind(')')? + 1..];
+    after_name.split_ascii_whitespace().nth(36)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn placement() -> Placement {
+        let placement = Placement::new(2);
+        placement.is_allowed.store(true, Ordering::Relaxed);
+        placement
+    }
+
+    /// Requests one at a time until readers are bound, at most `most`.
+    fn until_near(placement: &Placement, most: u32, is_apart: impl Fn(u32) -> bool) -> Option<u32> {
+        (0..most).find(|&n| placement.decides(true, || is_apart(n)))
+    }
+
+    fn request(opcode: u32) -> InHeader {
+        InHeader {
+            opcode,
+            pid: std::process::id(),
+            ..InHeader::default()
+        }
+    }
+
+    #[test]
+    fn readers_are_bound_when_most_samples_are_apart_and_then_looked_at_again() {
+        let placement = placement();
+        let probe = SAMPLE_EVERY * SAMPLES;
+        assert_eq!(until_near(&placement, 10 * probe, |_| true), Some(probe));
+        for _ in 1..NEAR {
+            assert!(placement.decides(true, || panic!("not asked while bound")));
+        }
+        assert_eq!(until_near(&placement, 10 * probe, |_| true), Some(probe));
+    }
+
+    #[test]
+    fn readers_are_left_to_the_kernel_when_they_wake_beside_the_program() {
+        let placement = placement();
+        assert_eq!(until_near(&placement, 10_000, |_| false), None);
+        // Every second sample is not enough.
+        let every_second = |n: u32| n % (2 * SAMPLE_EVERY) == SAMPLE_EVERY - 1;
+        assert_eq!(until_near(&placement, 10_000, every_second), None);
+    }
+
+    #[test]
+    fn two_requests_at_once_end_it() {
+        let placement = placement();
+        let probe = SAMPLE_EVERY * SAMPLES;
+        assert_eq!(until_near(&placement, 10 * probe, |_| true), Some(probe));
+        assert!(!placement.decides(false, || true));
+        assert_eq!(until_near(&placement, probe, |_| true), None);
+    }
+
+    #[test]
+    fn only_requests_that_a_program_waits_for_count() {
+        let placement = placement();
+        let first = placement.serves(&request(opcode::LOOKUP));
+        assert!(first.alone);
+        let release = placement.serves(&request(opcode::RELEASE));
+        assert!(release.count.is_none());
+        assert!(!placement.serves(&request(opcode::WRITE)).alone);
+        drop(first);
+        assert!(placement.serves(&request(opcode::WRITE)).alone);
+    }
+
+    #[test]
+    fn a_bound_reader_gets_back_where_it_ran_and_its_policy() {
+        let before = sched_getaffinity(None).unwrap();
+        if before.count() < 2 {
+            return;
+        }
+        let placement = Placement::new(before.count() as usize);
+        if !placement.is_allowed.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut place = placement.place(1);
+        placement.near.store(2, Ordering::Relaxed);
+        let header = request(opcode::LOOKUP);
+        drop(place.serves(&header));
+        assert_eq!(sched_getaffinity(None).unwrap().count(), 1);
+        place.replies(16, || assert!(!has_ordinary_policy()));
+        assert!(has_ordinary_policy());
+        place.replies(SMALL_BYTES + 1, || assert!(has_ordinary_policy()));
+        // Two at once: free at its next request.
+        let _other = placement.serves(&header);
+        drop(place.serves(&header));
+        assert_eq!(sched_getaffinity(None).unwrap(), before);
+        place.replies(16, || assert!(has_ordinary_policy()));
+    }
+
+    #[test]
+    fn a_process_that_may_not_take_the_policy_back_is_left_to_the_kernel() {
+        let placement = placement();
+        placement.is_allowed.store(false, Ordering::Relaxed);
+        placement.near.store(1, Ordering::Relaxed);
+        let mut place = placement.place(0);
+        let header = request(opcode::LOOKUP);
+        drop(place.serves(&header));
+        assert!(place.bound.is_none() && !place.steps_back);
+    }
+
+    #[test]
+    fn the_processor_is_read_whatever_a_program_is_called() {
+        let fields: Vec<String> = (3..=52).map(|n| n.to_string()).collect();
+        let line = format!("77 (a) b (c) {}", fields.join(" "));
+        assert_eq!(processor_of(&line), Some(39));
+        let own = fs::read_to_string("/proc/thread-self/stat").unwrap();
+        assert!(processor_of(&own).is_some());
+        assert_eq!(processor_of("77 (sh"), None);
+        assert!(!is_apart(0, 0));
+    }
+}
