@@ -7,7 +7,8 @@
 //!
 //! So while one program alone sends requests, and samples show that its reader wakes on another processor, each reader is bound to
 //! a processor of its own, and steps back (`SCHED_IDLE`) while it sends a small answer: a processor that runs nothing else counts as idle, and the
-//! program goes on where it was. After [`NEAR`] requests the kernel decides again, and is looked at; as soon as two requests are served at once, too.
+//! program goes on where it was. After [`BOUND`] requests the kernel decides again, and samples are taken. As soon as two requests are served at once it
+//! decides again, too. Samples cost as much as a request does at best, so after some that say no none are taken for [`NOT_BOUND`] requests.
 //!
 //! Only for a process that may take the policy back (root, or a limit for `nice` of 20), and only with a reader for each processor.
 
@@ -26,8 +27,10 @@ const SAMPLE_EVERY: u32 = 8;
 const SAMPLES: u32 = 8;
 /// As many of them at least had reader and program on different processors, where readers are then bound.
 const APART_MIN: u32 = 6;
-/// Requests until the kernel decides again.
-const NEAR: u32 = 1024;
+/// Requests that a decision to bind holds for.
+const BOUND: u32 = 1024;
+/// Requests that one not to holds for: few, since samples err.
+const NOT_BOUND: u32 = 192;
 /// Bytes of an answer that is sent stepped back: what is copied for longer could be interrupted for as long as others run.
 const SMALL_BYTES: usize = 4096;
 
@@ -38,12 +41,14 @@ pub(crate) struct Placement {
     is_allowed: AtomicBool,
     /// Requests that a program waits for and that are being served.
     served: AtomicU32,
-    /// Requests since the last decision that came while no other was served.
-    alone: AtomicU32,
+    /// The decision: readers are bound.
+    near: AtomicBool,
+    /// Requests that it still holds for.
+    holds: AtomicU32,
+    /// Requests since it no longer does, while samples are taken.
+    sampled: AtomicU32,
     /// Samples with reader and program apart, of those.
     apart: AtomicU32,
-    /// Requests that are still served by bound readers.
-    near: AtomicU32,
 }
 
 /// A request that a program waits for is being served, until this is dropped: before its answer is sent.
@@ -77,9 +82,10 @@ impl Placement {
             readers,
             is_allowed: AtomicBool::new(is_allowed),
             served: AtomicU32::new(0),
-            alone: AtomicU32::new(0),
+            near: AtomicBool::new(false),
+            holds: AtomicU32::new(0),
+            sampled: AtomicU32::new(0),
             apart: AtomicU32::new(0),
-            near: AtomicU32::new(0),
         }
     }
 
@@ -105,30 +111,36 @@ impl Placement {
     /// Whether readers are to be bound now that a request has come; `alone`: no other is served. `is_apart` is asked now and
     /// then: whether reader and program are on different processors.
     fn decides(&self, alone: bool, is_apart: impl FnOnce() -> bool) -> bool {
-        if !alone {
-            self.begin_again(0);
+        let near = self.near.load(Ordering::Relaxed);
+        let holds = self.holds.load(Ordering::Relaxed);
+        if !alone && (near || holds == 0) {
+            self.decide(false, 0);
             return false;
         }
-        let near = self.near.load(Ordering::Relaxed);
-        if near > 0 {
-            self.near.store(near - 1, Ordering::Relaxed);
-            return true;
+        if holds > 0 {
+            self.holds.store(holds - 1, Ordering::Relaxed);
+            return near;
         }
-        let number = self.alone.fetch_add(1, Ordering::Relaxed) + 1;
+        // No longer, until there are enough samples.
+        self.near.store(false, Ordering::Relaxed);
+        let number = self.sampled.fetch_add(1, Ordering::Relaxed) + 1;
         if number.is_multiple_of(SAMPLE_EVERY) && is_apart() {
             self.apart.fetch_add(1, Ordering::Relaxed);
         }
         if number >= SAMPLE_EVERY * SAMPLES {
-            let apart = self.apart.load(Ordering::Relaxed);
-            self.begin_again(if apart >= APART_MIN { NEAR } else { 0 });
+            match self.apart.load(Ordering::Relaxed) {
+                APART_MIN.. => self.decide(true, BOUND),
+                _ => self.decide(false, NOT_BOUND),
+            }
         }
         false
     }
 
-    fn begin_again(&self, near: u32) {
-        self.near.store(near, Ordering::Relaxed);
-        self.alone.store(0, Ordering::Relaxed);
+    fn decide(&self, near: bool, holds: u32) {
+        self.sampled.store(0, Ordering::Relaxed);
         self.apart.store(0, Ordering::Relaxed);
+        self.near.store(near, Ordering::Relaxed);
+        self.holds.store(holds, Ordering::Relaxed);
     }
 }
 
@@ -254,15 +266,17 @@ mod tests {
         }
     }
 
+    /// Requests for which samples are taken.
+    const PROBE: u32 = SAMPLE_EVERY * SAMPLES;
+
     #[test]
     fn readers_are_bound_when_most_samples_are_apart_and_then_looked_at_again() {
         let placement = placement();
-        let probe = SAMPLE_EVERY * SAMPLES;
-        assert_eq!(until_near(&placement, 10 * probe, |_| true), Some(probe));
-        for _ in 1..NEAR {
+        assert_eq!(until_near(&placement, 10 * PROBE, |_| true), Some(PROBE));
+        for _ in 1..BOUND {
             assert!(placement.decides(true, || panic!("not asked while bound")));
         }
-        assert_eq!(until_near(&placement, 10 * probe, |_| true), Some(probe));
+        assert_eq!(until_near(&placement, 10 * PROBE, |_| true), Some(PROBE));
     }
 
     #[test]
@@ -275,12 +289,24 @@ mod tests {
     }
 
     #[test]
-    fn two_requests_at_once_end_it() {
+    fn samples_that_say_no_are_few() {
+        let (placement, samples) = (placement(), std::cell::Cell::new(0));
+        let no = |_| {
+            samples.set(samples.get() + 1);
+            false
+        };
+        assert_eq!(until_near(&placement, 10 * (NOT_BOUND + PROBE), no), None);
+        assert_eq!(samples.get(), 10 * SAMPLES);
+    }
+
+    #[test]
+    fn two_requests_at_once_end_it_and_samples_begin_again() {
         let placement = placement();
-        let probe = SAMPLE_EVERY * SAMPLES;
-        assert_eq!(until_near(&placement, 10 * probe, |_| true), Some(probe));
+        assert_eq!(until_near(&placement, 10 * PROBE, |_| true), Some(PROBE));
         assert!(!placement.decides(false, || true));
-        assert_eq!(until_near(&placement, probe, |_| true), None);
+        assert_eq!(until_near(&placement, PROBE - 1, |_| true), None);
+        assert!(!placement.decides(false, || true));
+        assert_eq!(until_near(&placement, 10 * PROBE, |_| true), Some(PROBE));
     }
 
     #[test]
@@ -306,7 +332,7 @@ mod tests {
             return;
         }
         let mut place = placement.place(1);
-        placement.near.store(2, Ordering::Relaxed);
+        placement.decide(true, 2);
         let header = request(opcode::LOOKUP);
         drop(place.serves(&header));
         assert_eq!(sched_getaffinity(None).unwrap().count(), 1);
@@ -324,7 +350,7 @@ mod tests {
     fn a_process_that_may_not_take_the_policy_back_is_left_to_the_kernel() {
         let placement = placement();
         placement.is_allowed.store(false, Ordering::Relaxed);
-        placement.near.store(1, Ordering::Relaxed);
+        placement.decide(true, 2);
         let mut place = placement.place(0);
         let header = request(opcode::LOOKUP);
         drop(place.serves(&header));
