@@ -4,7 +4,7 @@
 #   load-git.sh run DIRECTORY HOST      until HOST/stop exists; log: HOST/git.log
 #   load-git.sh verify DIRECTORY HOST   every logged commit is there, in order, and fsck is clean
 #
-# SYNC=1: the file system is synced before a commit is logged, for git does not sync the directory of a reference.
+# SYNC=1: the file system is synced (by the command SYNC_WITH, else by sync -f) before a commit is logged, for git does not sync the directory of a reference.
 set -euo pipefail
 verb=$1 directory=$2 host=$3
 repository=$directory/repository
@@ -39,7 +39,7 @@ run() {
         echo "$n" >>history
         git add -A
         git commit -q --allow-empty -m "$n"
-        [ -z "${SYNC:-}" ] || sync -f .
+        [ -z "${SYNC:-}" ] || ${SYNC_WITH:-sync -f .} >/dev/null
         git rev-parse --verify HEAD >>"$host/git.log"
         [ $((n % 50)) != 0 ] || git gc -q --prune=now
     done

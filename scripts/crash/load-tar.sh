@@ -4,7 +4,7 @@
 #   load-tar.sh run DIRECTORY HOST      until HOST/stop exists; log: HOST/tar.log
 #   load-tar.sh verify DIRECTORY HOST   what the log says of the last tree is so
 #
-# SYNC=1: the file system is synced before a line is logged.
+# SYNC=1: the file system is synced before a line is logged, by the command SYNC_WITH, else by sync -f.
 set -euo pipefail
 verb=$1 directory=$2 host=$3
 
@@ -15,7 +15,7 @@ archive() {
 }
 
 note() { # note "what is so now"
-    [ -z "${SYNC:-}" ] || sync -f "$directory"
+    [ -z "${SYNC:-}" ] || ${SYNC_WITH:-sync -f "$directory"} >/dev/null
     echo "$1" >>"$host/tar.log"
 }
 

@@ -14,7 +14,10 @@ class Load:
     """One program, again and again, in a directory of its own on the volume."""
 
     def __init__(self, name, way, mount, host, environment=None):
-        self.name, self.way, self.environment = name, way, environment or {}
+        self.name, self.way, self.environment = name, way, dict(environment or {})
+        if way == "mount":
+            # Linux does not tell the mount of `sync -f`.
+            self.environment["SYNC_WITH"] = f"{SHALE} sync {mount}"
         self.title = f"{name}, {'shale run' if way == 'run' else 'mount'}"
         self.directory = os.path.join(mount, f"{way}-{name}")
         self.host = os.path.join(host, f"{way}-{name}")

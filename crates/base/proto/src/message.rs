@@ -5,7 +5,7 @@ use crate::lease::LeaseMode;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of this protocol; client and daemon must agree.
-pub const PROTO_VERSION: u32 = 10;
+pub const PROTO_VERSION: u32 = 11;
 /// Most bytes of one encoded message.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Most descriptors that one reply carries.
@@ -162,6 +162,10 @@ pub enum Request {
     /// The log has come to where the daemon page says that the client has to ask (see
     /// [`ALLOWED`](crate::control::daemon_page::ALLOWED)). Asked outside of the read section.
     Pace,
+    /// Have everything survive a power cut that any client of the volume has published by now, also one that is leaving: what
+    /// `syncfs` is on other file systems. Answered when it does, at once where logs lie in NVM. Every process that reaches the daemon may ask,
+    /// without being a client. Asked outside of the read section, as [`Request::Harden`].
+    HardenAll,
 }
 
 /// What the daemon answers.

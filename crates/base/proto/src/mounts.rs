@@ -98,6 +98,19 @@ pub fn socket_of(file: impl AsFd) -> Option<PathBuf> {
     is_name.then(|| search(&directories(), name)).flatten()
 }
 
+/// The sockets of all mounts that this user can find, some of which may have ended.
+pub fn sockets() -> Vec<PathBuf> {
+    let mut sockets = Vec::new();
+    for base in directories() {
+        let inside = std::fs::read_dir(base).into_iter().flatten().flatten();
+        sockets.extend(inside.map(|dir| dir.path().join("socket")));
+    }
+    sockets.retain(|socket| socket.exists());
+    sockets.sort_unstable();
+    sockets.dedup();
+    sockets
+}
+
 /// Whether the table of mounts has the device as a Shale mount. (`statfs` would tell as well,
 /// but asks the daemon.)
 fn is_mounted(device: &str) -> bool {

@@ -42,6 +42,7 @@ fn requests(r: &mut Seeded) -> Vec<Request> {
             wanted: r.next(),
             least: 1,
         },
+        Request::HardenAll,
         Request::Detach,
     ]
 }

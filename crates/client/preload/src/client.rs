@@ -5,7 +5,7 @@
 //! is freed, with its memory and descriptors. A child never uses its parent's sessions.
 
 use crate::clock;
-use crate::fd::mapped;
+use crate::fd::{mapped, own};
 use crate::link::Link;
 use crate::mounts::{self, MOUNTS};
 use crate::pays;
@@ -16,8 +16,11 @@ use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64,
 use parking_lot::Mutex;
 use shale_libfs::{Caller, Errno, Session, SessionMaps, SessionOptions};
 use shale_nvm::MapOptions;
+use shale_proto::{Channel, Reply, Request, SocketChannel};
 use shale_sys::{SystemClock, size};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A session with one mount.
 pub struct Client {
@@ -56,6 +59,11 @@ const NOT_KNOWN: u32 = u32::MAX - 1;
 
 /// Time between two tries to reach a daemon.
 const RETRY_NS: i64 = 1_000_000_000;
+/// How long `syncfs` waits for the next daemon, and how long `sync` does, which cannot report a failure.
+const SYNC_PATIENCE_NS: i64 = 30 * 1_000_000_000;
+const SYNC_ALL_PATIENCE_NS: i64 = 5 * 1_000_000_000;
+/// Between two tries.
+const SYNC_PAUSE: Duration = Duration::from_millis(20);
 /// A daemon that refuses will do so again.
 const REFUSED_RETRY_NS: i64 = 3600 * 1_000_000_000;
 
@@ -226,22 +234,52 @@ pub fn part(mount: u32, client: &'static Client) {
     }
 }
 
-/// Has everything that this process has logged hardened, of all mounts. What fails of `mount` is reported.
-pub fn harden_all(mount: Option<u32>) -> Result<(), Errno> {
-    let mut result = Ok(());
-    for other in 0..MOUNTS as u32 {
-        let Some(client) = current(other) else {
-            continue;
-        };
-        // Of a lost session the daemon has what was logged.
-        if let Err(e) = client.session.sync_all()
-            && !set_aside_if_lost(other, client)
-            && mount == Some(other)
-        {
-            result = Err(e);
+/// Has everything made durable that any client of a mount has logged, whether or not this process is one.
+pub fn harden_all(mount: u32) -> Result<(), Errno> {
+    harden_within(mount, SYNC_PATIENCE_NS)
+}
+
+/// The same of every mount of which this process is a client, that it has met, or that it can find. As sync(2), it tells nobody what failed.
+pub fn harden_all_mounts() {
+    let met: Vec<PathBuf> = (0..mounts::count())
+        .filter_map(|mount| {
+            let _ = harden_within(mount, SYNC_ALL_PATIENCE_NS);
+            mounts::get(mount).map(|place| place.socket)
+        })
+        .collect();
+    let others = shale_proto::mounts::sockets().into_iter();
+    for socket in others.filter(|socket| !met.contains(socket)) {
+        let _ = ask_to_harden(&socket, 0);
+    }
+}
+
+fn harden_within(mount: u32, patience_ns: i64) -> Result<(), Errno> {
+    if let Some(client) = current(mount) {
+        match client.session.sync_all() {
+            // Of a lost session the daemon has what was logged: the next one is asked for it.
+            Err(_) if set_aside_if_lost(mount, client) => {}
+            done => return done,
         }
     }
-    result
+    let place = mounts::get(mount).ok_or(Errno::NODEV)?;
+    ask_to_harden(&place.socket, patience_ns)
+}
+
+/// Asks the daemon, without becoming its client; the next one if this one ends before it answers.
+fn ask_to_harden(socket: &Path, patience_ns: i64) -> Result<(), Errno> {
+    let deadline = clock::now_ns() + patience_ns;
+    loop {
+        let channel = SocketChannel::connect_placed(socket, own::hide);
+        match channel.and_then(|channel| channel.call(Request::HardenAll)) {
+            Ok((Reply::Done, _)) => return Ok(()),
+            Ok((Reply::Refused { errno, .. }, _)) => return Err(Errno::from_raw_os_error(errno)),
+            Ok(_) => return Err(Errno::PROTO),
+            Err(_) if clock::now_ns() < deadline && socket.exists() => {
+                std::thread::sleep(SYNC_PAUSE);
+            }
+            Err(_) => return Err(Errno::IO),
+        }
+    }
 }
 
 /// Frees what was retired, if that can be done now. For calls that go through the mount.

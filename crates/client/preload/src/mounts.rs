@@ -66,10 +66,21 @@ pub struct Place {
 
 /// Where the file of a descriptor lies, if that is a regular file on a Shale mount.
 pub fn place(fd: i32) -> Option<Place> {
-    let status = status_of(fd)?;
+    let status = status_of(fd).filter(is_regular)?;
+    let mount = number_of(fd, &status)?;
+    let ino = status.stx_ino;
+    Some(Place { mount, ino })
+}
+
+/// The Shale mount that the file of a descriptor lies on, whatever it is.
+pub fn mount_of(fd: i32) -> Option<u32> {
+    number_of(fd, &status_of(fd)?)
+}
+
+fn number_of(fd: i32, status: &libc::statx) -> Option<u32> {
     let id = status.stx_mnt_id;
     let known = || KNOWN.read().iter().find(|k| k.id == id).map(|k| k.mount);
-    let mount = known_first(id).or_else(known).unwrap_or_else(|| {
+    known_first(id).or_else(known).unwrap_or_else(|| {
         let device = libc::makedev(status.stx_dev_major, status.stx_dev_minor);
         // SAFETY: the caller's descriptor, in a call about it.
         let file = unsafe { BorrowedFd::borrow_raw(fd) };
@@ -82,10 +93,6 @@ pub fn place(fd: i32) -> Option<Place> {
         }
         known.push(Known { id, mount });
         mount
-    })?;
-    Some(Place {
-        mount,
-        ino: status.stx_ino,
     })
 }
 
@@ -98,7 +105,7 @@ fn known_first(id: u64) -> Option<Option<u32>> {
 
 /// As [`place`], if that takes neither lock nor memory; `None`: it does.
 pub fn place_quickly(fd: i32) -> Option<Option<Place>> {
-    let Some(status) = status_of(fd) else {
+    let Some(status) = status_of(fd).filter(is_regular) else {
         return Some(None);
     };
     let mount = known_first(status.stx_mnt_id)?;
@@ -106,14 +113,17 @@ pub fn place_quickly(fd: i32) -> Option<Option<Place>> {
     Some(mount.map(|mount| Place { mount, ino }))
 }
 
-/// Status of a regular file, with its mount number.
+/// Type, inode and mount number of a file.
 fn status_of(fd: i32) -> Option<libc::statx> {
     /// Unique mount number (Linux 6.8); an older kernel gives the plain one.
     const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
     const STATX_MNT_ID: u32 = 0x1000;
     let mask = libc::STATX_TYPE | libc::STATX_INO | STATX_MNT_ID | STATX_MNT_ID_UNIQUE;
-    let status = statx(fd, libc::AT_STATX_DONT_SYNC, mask)?;
-    (u32::from(status.stx_mode) & libc::S_IFMT == libc::S_IFREG).then_some(status)
+    statx(fd, libc::AT_STATX_DONT_SYNC, mask)
+}
+
+fn is_regular(status: &libc::statx) -> bool {
+    u32::from(status.stx_mode) & libc::S_IFMT == libc::S_IFREG
 }
 
 /// `statx` of a descriptor; `None`: the kernel refuses.

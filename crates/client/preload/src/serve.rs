@@ -82,7 +82,8 @@ fn serve(thread: &Thread, number: u32, args: &Args) -> i64 {
         number if let Some(result) = short::call(thread, number, args) => result,
         _ => {
             // `malloc`, under its locks, maps memory and reads files of the kernel's.
-            if !thread.is_prepared() && (number == nr::MMAP || is_ours(number, args)) {
+            let asks = matches!(number, nr::MMAP | nr::SYNC | nr::SYNCFS);
+            if !thread.is_prepared() && (asks || is_ours(number, args)) {
                 thread.prepare();
             }
             with_signals_blocked(thread, || {

@@ -65,6 +65,11 @@ impl DaemonLink {
         }
     }
 
+    /// Has what every client of the volume has published survive a power cut; waits for the device. Only where logs lie in memory.
+    pub(crate) fn harden_all(&self) -> Result<()> {
+        self.ask(Request::HardenAll).map(|_| ())
+    }
+
     /// Whether the records before this position survive a power cut already, where the log lies in memory.
     #[inline]
     pub(crate) fn is_hardened(&self, upto: LogPos) -> bool {

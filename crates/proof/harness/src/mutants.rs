@@ -68,7 +68,7 @@ const fn of_hostile(name: &'static str, what: &'static str) -> Mutant {
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 109] = [
+pub const MUTANTS: [Mutant; 110] = [
     mutant(
         "append-fence",
         "a record is not fenced before the call returns",
@@ -365,6 +365,10 @@ pub const MUTANTS: [Mutant; 109] = [
     of_staged(
         "answer-early",
         "the mount answers before what it promises is hardened",
+    ),
+    of_staged(
+        "sync-others-left",
+        "sync hardens the log of the client that asks, and no other one",
     ),
     of_staged(
         "digest-unhardened",

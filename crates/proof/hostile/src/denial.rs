@@ -202,6 +202,7 @@ fn messages(scene: &Scene<'_>) -> (Attacker, Reply) {
     let a = scene.attacker();
     for _ in 0..500 {
         assert_eq!(a.ask(Request::Notify), Reply::Done);
+        assert_eq!(a.ask(Request::HardenAll), Reply::Done);
         a.ask(Request::Digest { upto: u64::MAX });
         a.ask(Request::Unlease { ino: u64::MAX });
         a.ask(Request::Segments { first: u32::MAX });

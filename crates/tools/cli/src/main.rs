@@ -22,7 +22,7 @@ mod terminal;
 
 use commands::{
     bench, completions, device, df, digest, fsck, limit, log, migrate, mkfs, mount, pin, placement,
-    run, scrub, status, top, umount,
+    run, scrub, status, sync, top, umount,
 };
 use mounts::mount_options;
 use service::{daemon, supervise};
@@ -73,6 +73,8 @@ enum Verb {
     Df(df::Args),
     /// Bring everything that is logged into the volume
     Digest(digest::Args),
+    /// Make everything durable that any program has written
+    Sync(sync::Args),
     /// Move cold data to slower tiers now, or say how fast that may go
     Migrate(migrate::Args),
     /// Keep files in a tier
@@ -112,6 +114,7 @@ impl Verb {
             Verb::Top(args) => ("top", top::run(&args)),
             Verb::Df(args) => ("df", df::run(&args)),
             Verb::Digest(args) => ("digest", digest::run(&args)),
+            Verb::Sync(args) => ("sync", sync::run(&args)),
             Verb::Migrate(args) => ("migrate", migrate::run(&args)),
             Verb::Pin(args) => ("pin", pin::run(&args)),
             Verb::Device(args) => ("device", device::run(&args)),

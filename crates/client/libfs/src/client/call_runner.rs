@@ -267,11 +267,6 @@ impl CallRunner {
         self.services.log.permit_bytes_max()
     }
 
-    /// Position behind what this client has logged.
-    pub(crate) fn published(&self) -> LogPos {
-        self.services.log.published()
-    }
-
     /// What fsync(2) does of a file whose newest record ends at `newest`: by the policy of the volume.
     pub(crate) fn fsync(&self, newest: LogPos) -> Result<()> {
         self.services.log.fsync(newest)
@@ -280,6 +275,11 @@ impl CallRunner {
     /// Returns when the records before `upto` survive a power cut.
     pub(crate) fn wait_hardened(&self, upto: LogPos) -> Result<()> {
         self.services.log.wait_hardened(upto)
+    }
+
+    /// Returns when what any client of the volume has published survives a power cut.
+    pub(crate) fn harden_all(&self) -> Result<()> {
+        self.services.log.harden_all()
     }
 
     /// See [`ClientLog::to_harden`](shale_session::log::client_log::ClientLog::to_harden).

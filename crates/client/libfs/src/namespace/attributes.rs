@@ -141,10 +141,8 @@ pub(crate) fn fsync(calls: &CallRunner, caller: &Caller, ino: u64, _data_only: b
 /// See [`crate::Session::sync_all`].
 pub(crate) fn sync_all(calls: &CallRunner) -> Result<()> {
     let caller = Caller::default();
-    let published = calls.run(&caller, Need::default(), |op| {
-        op.still_served().map(|()| calls.published())
-    })?;
-    calls.wait_hardened(published)
+    calls.run(&caller, Need::default(), |op| op.still_served())?;
+    calls.harden_all()
 }
 
 /// See [`crate::Session::statfs`].

@@ -5,7 +5,6 @@ use crate::calls::names;
 use crate::calls::route::{Call, Route};
 use crate::calls::vectors::Buffer;
 use crate::client::{self, caller};
-use crate::fd::description;
 use crate::fd::table::Entry;
 use crate::hook::outcome::PASS;
 use crate::hook::raw::{self, Args, nr};
@@ -42,18 +41,22 @@ pub fn sync(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) -> i
     }
 }
 
-/// `sync`, `syncfs`: what this process has logged; then the kernel's, which writes back what was stored through
-/// mappings. Linux does not tell a mount like ours of either.
+/// `sync`, `syncfs`: the kernel's first, which writes back what was stored through mappings; then what all clients have logged, of
+/// every mount or of the file's. Linux does not tell a mount like ours of either.
 pub fn sync_all(number: u32, args: &Args) -> i64 {
-    let mount = match names::entry(args[0] as i32) {
-        Entry::File(index) if number == nr::SYNCFS => {
-            Some(description::get(index).mount.load(Ordering::Relaxed))
-        }
-        _ => None,
+    // SAFETY: the program's own call, made for it, which takes a descriptor at most.
+    let result = unsafe { raw::syscall(number, args) };
+    if number == nr::SYNC {
+        client::harden_all_mounts();
+        return result;
+    }
+    let mount = match result >= 0 {
+        true => mounts::mount_of(args[0] as i32),
+        false => None,
     };
-    match client::harden_all(mount) {
-        Ok(()) => PASS,
-        Err(e) => raw::fail(e.raw_os_error()),
+    match mount.map(client::harden_all) {
+        None | Some(Ok(())) => result,
+        Some(Err(e)) => raw::fail(e.raw_os_error()),
     }
 }
 

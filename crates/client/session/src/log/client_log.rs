@@ -212,6 +212,15 @@ impl ClientLog {
         }
     }
 
+    /// Returns when what this and every other client of the volume had published when it was called survives a power cut: sync(2).
+    pub fn harden_all(&self) -> Result<()> {
+        self.is_whole()?;
+        match self.staged {
+            true => self.daemon.harden_all(),
+            false => Ok(()),
+        }
+    }
+
     /// How far records have to be hardened before a call that was just done may be answered, where the session hardens later; `None`: it may
     /// be answered now. All that is published: the call's records are, and one commit serves all who wait. `EIO`: nothing
     /// can be hardened any more.

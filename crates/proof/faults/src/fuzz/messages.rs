@@ -122,6 +122,7 @@ pub(super) fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         Request::ReturnCredit { bytes: 4096 },
         Request::Unlease { ino: 1 },
         Request::Notify,
+        Request::HardenAll,
         Request::Detach,
     ];
     let greedy = vec![

@@ -18,7 +18,7 @@ use shale_model::random::{Abilities, Acts};
 use shale_model::{Act, FileAct, Memory, Shale, Side};
 use shale_record::{BlockReplay, BlockRules, Choice};
 
-use super::stage::{DEVICE_BYTES, Recorded, Stage, restore, side_of};
+use super::stage::{Client, DEVICE_BYTES, Recorded, Stage, restore, side_of};
 use super::{Done, SLOTS, judge, next_act, promises, stir, walk};
 use crate::workloads::campaign::Switched;
 use crate::wrong::Checked;
@@ -139,6 +139,7 @@ fn perform(
 ) -> Checked<(Vec<Done>, FailingTally)> {
     let daemon = stage.start(recorded)?;
     let mut side = side_of(&daemon)?;
+    let other = Client::of(&daemon, false)?;
     let mut model = Memory::new(0o755);
     let mut acts = Acts::new(case.seed, Abilities { ranges: true });
     let mut chance = Chance::new(case.seed ^ 0xfa11);
@@ -155,6 +156,7 @@ fn perform(
             begun,
             returned: recorded.steps(),
             promised: did.is_ok() && promises(case.policy, &act),
+            of_all: false,
             tree: walk(&mut model)?,
         });
         failed = should.is_ok() && did.is_err();
@@ -163,12 +165,17 @@ fn perform(
         }
     }
     let given_up = failed || has_given_up(&daemon);
+    if given_up && other.sync_all().is_ok() {
+        return Err(
+            "the staging area has failed, and a sync of another client succeeds".to_owned(),
+        );
+    }
     let refused = match given_up {
         true => none_is_promised(&mut model, &mut side)?,
         false => 0,
     };
     daemon.abandon();
-    std::mem::forget(side);
+    std::mem::forget((side, other));
     let tally = FailingTally {
         failed: schedule.failed.load(Ordering::Relaxed),
         given_up,

@@ -138,6 +138,7 @@ fn perform(case: &FullCase, stage: &Stage, recorded: &Recorded) -> Checked<(Vec<
                 begun,
                 returned: recorded.steps(),
                 promised: did.is_ok() && promises(case.policy, &act),
+                of_all: false,
                 tree: walk(&mut model)?,
             });
         }

@@ -5,11 +5,14 @@
 //! At every step of it the power may fail: the volume is restored from what the device could hold then, by the daemon's own code, and its tree
 //! has to be the model's after some operation: at or after the last one that was promised to be durable, and none that had not
 //! begun; of several clients whose calls are not durable at return, one that `fsck` finds no mistake in, all of whose logs are accepted. `strict` promises every operation that returned, `buffered` those before an fsync that returned (of the same client), `ordered`
-//! none; and nothing survives without what came before it. The restore is cut, too, and done again. `fsck` looks at each result.
+//! none; a sync that returned all operations of all clients before it, under every policy (of several clients the tree is compared as long as
+//! no other operation has begun); and nothing survives without what came before it. The restore is cut, too, and done again. `fsck` looks at each result.
 
 mod failing;
 mod full;
 mod stage;
+#[cfg(test)]
+mod syncs;
 
 pub use failing::{FailingCase, explore_failing};
 pub use full::{FullCase, FullTally, explore_full};
@@ -30,6 +33,9 @@ use crate::workloads::campaign::Switched;
 use crate::wrong::Checked;
 use stage::{Client, DEVICE_BYTES, Recorded, Stage, restore};
 
+/// Operations for each sync, about; and where nothing else is promised of all clients.
+const SYNC_EVERY: u64 = 25;
+const SYNC_OF_MANY_EVERY: u64 = 8;
 /// Files that a client has open at most.
 const SLOTS: usize = 4;
 /// A file that fills most of a zone.
@@ -114,6 +120,8 @@ struct Done {
     returned: usize,
     /// What it promised: that it, and every operation before it of this client, is durable.
     promised: bool,
+    /// The same of all clients: it was sync.
+    of_all: bool,
     tree: Snapshot,
 }
 
@@ -124,6 +132,7 @@ impl Done {
             begun: 0,
             returned: 0,
             promised: true,
+            of_all: true,
             tree: walk(model)?,
         })
     }
@@ -197,6 +206,11 @@ fn perform(case: &Case, stage: &Stage, recorded: &Recorded) -> Checked<(Vec<Done
     let mut model = Memory::new(0o755);
     let mut acts = Acts::new(case.seed, Abilities { ranges: true });
     let mut chance = Chance::new(case.seed ^ 0x57a6ed);
+    let mut syncs = Chance::new(case.seed ^ 0x5f5);
+    let sync_every = match case.clients == 1 || case.policy == Durability::Strict {
+        true => SYNC_EVERY,
+        false => SYNC_OF_MANY_EVERY,
+    };
     let mut done = vec![Done::before_any(&mut model)?];
     for _ in 0..case.acts {
         let client = chance.below(case.clients as u64) as usize;
@@ -217,8 +231,20 @@ fn perform(case: &Case, stage: &Stage, recorded: &Recorded) -> Checked<(Vec<Done
             begun,
             returned,
             promised: did.is_ok() && promises(case.policy, &act),
+            of_all: false,
             tree: walk(&mut model)?,
         });
+        if syncs.below(sync_every) == 0 {
+            let begun = recorded.steps();
+            clients[client].sync_all()?;
+            done.push(Done {
+                begun,
+                returned: recorded.steps(),
+                promised: true,
+                of_all: true,
+                tree: walk(&mut model)?,
+            });
+        }
     }
     let status = daemon.status_values();
     let tally = Tally {
@@ -254,6 +280,27 @@ fn judge(done: &[Done], steps: usize, found: &Snapshot) -> Checked<()> {
     }
 }
 
+/// The sync after which nothing had begun when the device had done `steps` steps, if there is one.
+fn last_sync(done: &[Done], steps: usize) -> Option<usize> {
+    let last = done.iter().rposition(|d| d.of_all && d.returned <= steps)?;
+    let next = done.get(last + 1);
+    next.is_none_or(|next| steps <= next.begun).then_some(last)
+}
+
+/// The same of the tree of several clients, of which only what sync promised is one moment of all of them.
+fn judge_sync(done: &[Done], steps: usize, found: &Snapshot) -> Checked<()> {
+    let Some(last) = last_sync(done, steps) else {
+        return Ok(());
+    };
+    match done[last].tree == *found {
+        true => Ok(()),
+        false => Err(format!(
+            "after {steps} steps of the device the tree is not the one that operation {last}, a sync, left: {}",
+            done[last].tree.differences(found).join("; ")
+        )),
+    }
+}
+
 /// Tries a case in `dir`.
 ///
 /// # Errors
@@ -279,6 +326,14 @@ pub fn explore(case: &Case, dir: &Path) -> Result<Checked<Tally>> {
     let mut chance = Chance::new(case.seed ^ 0xc07);
     let mut at: Vec<usize> = (0..=noted.len()).collect();
     chance.shuffle(&mut at);
+    if case.clients > 1 {
+        // Half of the cuts come when a sync has just returned.
+        let syncs = done.iter().filter(|d| d.of_all).map(|d| d.returned);
+        let mut syncs: Vec<usize> = syncs.collect();
+        chance.shuffle(&mut syncs);
+        syncs.truncate(case.cuts / 2);
+        at.splice(..0, syncs);
+    }
     at.truncate(case.cuts);
     at.sort_unstable();
     let mut replay = BlockReplay::new(&noted, vec![contents], case.rules);
@@ -315,6 +370,8 @@ fn cut_at(
     // What of several clients' operations is there is no moment of all of them, unless each was durable when it returned.
     if case.clients == 1 || case.policy == Durability::Strict {
         judge(done, replay.at(), &tree)?;
+    } else {
+        judge_sync(done, replay.at(), &tree)?;
     }
     tally.cuts += 1;
     tally.batches += batches;

@@ -206,6 +206,12 @@ impl Client {
         Ok(Self { session, side })
     }
 
+    /// Makes everything durable that any client has done.
+    pub(crate) fn sync_all(&self) -> Checked<()> {
+        let synced = self.session.sync_all();
+        synced.map_err(|e| format!("sync: {e}"))
+    }
+
     /// What the mount does between an operation and its answer.
     pub(crate) fn keep(&self, promise: Promise) -> Checked<()> {
         let upto = self.session.to_harden(promise);

@@ -85,6 +85,20 @@ fn failed(error: &DaemonError) -> Refusal {
     (libc::EIO, error.to_string())
 }
 
+fn not_hardened(why: NotHardened) -> Refusal {
+    match why {
+        NotHardened::Full => (
+            libc::ENOSPC,
+            "the staging area is full, and logs cannot be digested to empty it".to_owned(),
+        ),
+        NotHardened::NoRecord => (
+            libc::EIO,
+            "there is no record where the log goes on".to_owned(),
+        ),
+        NotHardened::Failed(why) => (libc::EIO, why),
+    }
+}
+
 fn halted(halt: &DigestStop) -> Refusal {
     let errno = match halt {
         DigestStop::NoSpace(_) => libc::ENOSPC,
@@ -116,6 +130,8 @@ impl Connection {
                 }
                 return plain(Reply::Done);
             }
+            // As sync(2), everybody may, and needs to be nothing for it.
+            Request::HardenAll => return plain(self.harden_all()?),
             _ => {}
         }
         let client = self.served()?;
@@ -166,7 +182,11 @@ impl Connection {
                     .map_err(|h| halted(&h))?;
                 plain(Reply::Done)
             }
-            Request::Attach { .. } | Request::Space | Request::Status | Request::Detach => {
+            Request::Attach { .. }
+            | Request::Space
+            | Request::Status
+            | Request::Detach
+            | Request::HardenAll => {
                 Err((libc::EPROTO, "the request was answered before".to_owned()))
             }
         }
@@ -364,18 +384,15 @@ impl Connection {
     }
 
     fn harden(&self, client: &Arc<Client>, upto: u64) -> Result<Reply, Refusal> {
-        match self.services.digests.harden(client, upto) {
-            Ok(()) => Ok(Reply::Done),
-            Err(NotHardened::Full) => Err((
-                libc::ENOSPC,
-                "the staging area is full, and logs cannot be digested to empty it".to_owned(),
-            )),
-            Err(NotHardened::NoRecord) => Err((
-                libc::EIO,
-                "there is no record where the log goes on".to_owned(),
-            )),
-            Err(NotHardened::Failed(why)) => Err((libc::EIO, why)),
-        }
+        let done = self.services.digests.harden(client, upto);
+        done.map(|()| Reply::Done).map_err(not_hardened)
+    }
+
+    fn harden_all(&self) -> Result<Reply, Refusal> {
+        let is_client = self.client.lock().is_some();
+        let client = is_client.then(|| self.served()).transpose()?;
+        let done = self.services.digests.harden_all(client.as_ref());
+        done.map(|()| Reply::Done).map_err(not_hardened)
     }
 
     fn open_lower(&self, addr: u64) -> Result<Answer, Refusal> {

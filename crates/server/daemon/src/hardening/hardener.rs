@@ -3,7 +3,8 @@
 //! One thread at a time writes a batch; the others wait. A thread that finds none writing takes what all who wait have
 //! published, appends it as one batch, which is one write that is durable when it returns, and wakes them: so while one batch is
 //! on its way the next one collects. A batch has a piece of each log: raw bytes of its ring, cut behind a record that ends a
-//! transaction. What other clients have logged and nobody waits for is not in it.
+//! transaction. What other clients have logged and nobody waits for is not in it. A thread that waits for several logs (`sync`) waits
+//! for all of them at once; logs that a call waits for alone (`fsync`) are taken first, so it finds its own in the next batch.
 //!
 //! The first failed write ends it for good: nobody knows what the device holds then. Every waiter and every later call gets the
 //! error; what was hardened before stays.
@@ -39,13 +40,59 @@ struct StagedBatch {
     ends: Vec<(u32, u64, u64)>,
 }
 
+/// A log, and the position before which its records are waited for.
+pub(crate) type Awaited = (Arc<Client>, u64);
+
+/// A log whose records are waited for.
+struct Waiting {
+    client: Arc<Client>,
+    /// Calls that wait for it.
+    calls: u32,
+    /// Of these, calls that wait for no other log.
+    alone: u32,
+}
+
 #[derive(Default)]
 struct State {
     /// A batch is being written.
     writing: bool,
-    /// Whose records are waited for.
-    waiting: BTreeMap<u32, (Arc<Client>, u32)>,
+    waiting: BTreeMap<u32, Waiting>,
     failed: Option<String>,
+}
+
+impl State {
+    fn wait_for(&mut self, client: &Arc<Client>, alone: bool) {
+        let waiting = self.waiting.entry(client.id).or_insert_with(|| Waiting {
+            client: client.clone(),
+            calls: 0,
+            alone: 0,
+        });
+        waiting.calls += 1;
+        waiting.alone += u32::from(alone);
+    }
+
+    fn wait_no_more(&mut self, id: u32, alone: bool) {
+        let Some(waiting) = self.waiting.get_mut(&id) else {
+            return;
+        };
+        waiting.calls -= 1;
+        waiting.alone -= u32::from(alone);
+        if waiting.calls == 0 {
+            self.waiting.remove(&id);
+        }
+    }
+
+    /// All of them, those first that somebody waits for alone.
+    fn in_order(&self) -> Vec<Arc<Client>> {
+        let of = |alone: bool| {
+            let such = move |w: &&Waiting| (w.alone > 0) == alone;
+            self.waiting.values().filter(such)
+        };
+        of(true)
+            .chain(of(false))
+            .map(|w| w.client.clone())
+            .collect()
+    }
 }
 
 /// See the module.
@@ -103,29 +150,67 @@ impl Hardener {
         if client.hardened() >= upto {
             return self.is_well();
         }
+        self.harden_logs(vec![(client.clone(), upto)], true)
+    }
+
+    /// What every client has published by now: the logs for [`Self::harden_all`]. One that is leaving is among them until its
+    /// log is in the volume, which it is not before it is hardened.
+    pub(crate) fn published(&self) -> Vec<Awaited> {
+        let clients = self.clients.snapshot().into_iter();
+        clients
+            .map(|client| {
+                let published = client.published().pos().0;
+                (client, published)
+            })
+            .collect()
+    }
+
+    /// Returns when all of `logs` survive a power cut. One that holds no record where it should is passed over: nothing that a call
+    /// returned from is in it, and others must not lose their promise by it.
+    pub(crate) fn harden_all(&self, logs: &[Awaited]) -> Result<(), NotHardened> {
+        let is_missing = |(client, upto): &&Awaited| client.hardened() < *upto;
+        let missing: Vec<Awaited> = logs.iter().filter(is_missing).cloned().collect();
+        match missing.is_empty() {
+            true => self.is_well(),
+            false => self.harden_logs(missing, false),
+        }
+    }
+
+    /// Notes for `status` that everything that was published at this monotonic time is hardened.
+    pub(crate) fn note_all_hardened(&self, at_ns: u64) {
+        self.all_hardened_ns.fetch_max(at_ns, Ordering::Relaxed);
+    }
+
+    /// Waits for logs that are not hardened; `alone`: for one, as a call does that is about it.
+    fn harden_logs(&self, mut logs: Vec<Awaited>, alone: bool) -> Result<(), NotHardened> {
         self.waiters.fetch_add(1, Ordering::Relaxed);
         let mut state = self.state();
-        state
-            .waiting
-            .entry(client.id)
-            .or_insert_with(|| (client.clone(), 0))
-            .1 += 1;
+        for (client, _) in &logs {
+            state.wait_for(client, alone);
+        }
         let hardened = loop {
             if let Some(why) = &state.failed {
                 break Err(NotHardened::Failed(why.clone()));
             }
-            if client.hardened() >= upto {
+            logs.retain(|(client, upto)| {
+                let waits = client.hardened() < *upto;
+                if !waits {
+                    state.wait_no_more(client.id, alone);
+                }
+                waits
+            });
+            let Some((first, _)) = logs.first().cloned() else {
                 break Ok(());
-            }
+            };
             if state.writing {
                 let waited = self.changed.wait(state);
                 state = waited.unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
-            let wanted: Vec<_> = state.waiting.values().map(|(c, _)| c.clone()).collect();
+            let wanted = state.in_order();
             state.writing = true;
             drop(state);
-            let written = self.write_batch(client, &wanted);
+            let written = self.write_batch(&first, &wanted);
             state = self.state();
             state.writing = false;
             self.changed.notify_all();
@@ -138,25 +223,17 @@ impl Hardener {
                     state.failed = Some(why);
                     self.clients.tell_hardening_failed();
                 }
+                Err(NotHardened::NoRecord) if !alone => {
+                    state.wait_no_more(first.id, alone);
+                    logs.remove(0);
+                }
                 Err(own) => break Err(own),
             }
         };
-        if let Some((_, waiters)) = state.waiting.get_mut(&client.id) {
-            *waiters -= 1;
-            if *waiters == 0 {
-                state.waiting.remove(&client.id);
-            }
+        for (client, _) in &logs {
+            state.wait_no_more(client.id, alone);
         }
         hardened
-    }
-
-    /// Hardens what every client has published by now. `now_ns`: monotonic time, for `status`.
-    pub(crate) fn harden_all(&self, now_ns: u64) -> Result<(), NotHardened> {
-        for client in self.clients.snapshot() {
-            self.harden(&client, u64::MAX)?;
-        }
-        self.all_hardened_ns.fetch_max(now_ns, Ordering::Relaxed);
-        Ok(())
     }
 
     /// Monotonic time in nanoseconds before which everything that was published is hardened.
@@ -201,10 +278,13 @@ impl Hardener {
         let begun_ns = self.clock.monotonic_ns();
         let mut left = self.area.batch_bytes_max();
         let mut taken = Vec::from_iter(take(first, left)?);
+        left -= taken.iter().map(|t| t.bytes.len()).sum::<usize>();
         for client in wanted.iter().filter(|c| c.id != first.id) {
-            left -= taken.last().map_or(0, |t| t.bytes.len());
             // One that cannot be read, or does not fit, finds out when it is the first.
-            taken.extend(take(client, left).ok().flatten());
+            if let Ok(Some(more)) = take(client, left) {
+                left -= more.bytes.len();
+                taken.push(more);
+            }
         }
         if taken.is_empty() {
             return Ok(());
@@ -312,4 +392,33 @@ fn last_end(client: &Client, from: u64, limit: u64) -> Option<u64> {
         .take_while(|record| record.end().0 <= limit)
         .filter(|record| !record.more());
     ends.last().map(|record| record.end().0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shale_clients::client::Transport;
+    use shale_clients::testing::lone;
+
+    #[test]
+    fn a_log_that_a_call_waits_for_alone_comes_first() {
+        let client = |id| Arc::new(lone(id, Transport::Socket));
+        let (first, second, third) = (client(1), client(2), client(3));
+        let mut state = State::default();
+        let order = |state: &State| -> Vec<u32> {
+            let logs = state.in_order().into_iter();
+            logs.map(|client| client.id).collect()
+        };
+        for client in [&first, &second, &third] {
+            state.wait_for(client, false);
+        }
+        assert_eq!(order(&state), [1, 2, 3]);
+        state.wait_for(&third, true);
+        assert_eq!(order(&state), [3, 1, 2]);
+        state.wait_no_more(third.id, true);
+        assert_eq!(order(&state), [1, 2, 3]);
+        state.wait_no_more(second.id, false);
+        state.wait_no_more(second.id, false);
+        assert_eq!(order(&state), [1, 3]);
+    }
 }

@@ -17,5 +17,6 @@ pub mod placement;
 pub mod run;
 pub mod scrub;
 pub mod status;
+pub mod sync;
 pub mod top;
 pub mod umount;

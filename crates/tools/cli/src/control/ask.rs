@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 /// How long a daemon may take, a restart included.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// The same where it waits for a device, which may be slow.
+const DEVICE_PATIENCE: Duration = Duration::from_secs(300);
 /// The same of one that waits for a lock, which is reported then.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(10);
@@ -101,13 +103,36 @@ pub fn is_served(place: &Path) -> bool {
 /// The daemon refuses, or does not answer in time.
 pub fn status(dir: &StateDir) -> Result<serde_json::Value> {
     let place = dir.state.mountpoint.display().to_string();
+    match answered(dir, &Request::Status, PATIENCE)? {
+        Reply::Status(text) => serde_json::from_str(&text).map_err(Failure::because(&place)),
+        other => Err(Failure::new(format!("{place}: the daemon said {other:?}"))),
+    }
+}
+
+/// Returns when everything survives a power cut that any client of the mount has logged.
+///
+/// # Errors
+/// The device has failed, or the daemon does not answer in time.
+pub fn harden_all(dir: &StateDir) -> Result<()> {
+    match answered(dir, &Request::HardenAll, DEVICE_PATIENCE)? {
+        Reply::Done => Ok(()),
+        other => {
+            let place = dir.state.mountpoint.display();
+            Err(Failure::new(format!("{place}: the daemon said {other:?}")))
+        }
+    }
+}
+
+/// What the daemon answers, the next one if this one ends before.
+fn answered(dir: &StateDir, request: &Request, patience: Duration) -> Result<Reply> {
+    let place = dir.state.mountpoint.display().to_string();
     let (sender, answer) = channel();
-    let (path, state_dir) = (dir.socket(), dir.path().to_owned());
+    let (path, state_dir, request) = (dir.socket(), dir.path().to_owned(), request.clone());
     // In a thread, since a daemon that hangs would never answer.
     thread::spawn(move || {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + patience;
         loop {
-            let asked = SocketChannel::connect(&path).and_then(|c| c.call(Request::Status));
+            let asked = SocketChannel::connect(&path).and_then(|c| c.call(request.clone()));
             // The daemon is being started again, unless the mount has gone.
             let again = asked.is_err() && Instant::now() < deadline && state_dir.exists();
             if !again {
@@ -124,10 +149,10 @@ pub fn status(dir: &StateDir) -> Result<serde_json::Value> {
             let text = format!("{place}: the next daemon waits, and programs with it: {why}");
             return Err(Failure::new(text));
         }
-        answered = answer.recv_timeout(PATIENCE.saturating_sub(LOCK_PATIENCE));
+        answered = answer.recv_timeout(patience.saturating_sub(LOCK_PATIENCE));
     }
     let answered = answered.map_err(|_| {
-        let seconds = PATIENCE.as_secs();
+        let seconds = patience.as_secs();
         Failure::new(format!(
             "{place}: the daemon has not answered for {seconds} s"
         ))
@@ -137,10 +162,8 @@ pub fn status(dir: &StateDir) -> Result<serde_json::Value> {
         true => Failure::new(format!("{place}: {error}")),
         false => Failure::not_mounted(format!("{place}: it was unmounted meanwhile")),
     });
-    let text = match answered?.0 {
-        Reply::Status(text) => text,
-        Reply::Refused { why, .. } => return Err(Failure::new(format!("{place}: {why}"))),
-        other => return Err(Failure::new(format!("{place}: the daemon said {other:?}"))),
-    };
-    serde_json::from_str(&text).map_err(Failure::because(&place))
+    match answered?.0 {
+        Reply::Refused { why, .. } => Err(Failure::new(format!("{place}: {why}"))),
+        reply => Ok(reply),
+    }
 }

@@ -48,7 +48,8 @@ impl Session {
         self.calls.wait_hardened(LogPos(upto))
     }
 
-    /// Makes everything durable that this client has done; see [`Self::fsync`].
+    /// Makes everything durable that any client of the volume has done, as syncfs(2) does of other file systems, under every
+    /// policy; see [`Self::fsync`]. `EIO`: the device that logs are staged on has failed.
     pub fn sync_all(&self) -> Result<()> {
         attributes::sync_all(&self.calls)
     }

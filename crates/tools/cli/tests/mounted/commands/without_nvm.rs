@@ -1,5 +1,7 @@
 //! Volumes without NVM: made and checked, mounted, and what a power cut leaves of them.
 
+mod sync;
+
 use crate::commands::watch::{get, value, well_formed};
 use crate::volume::{can_mount, detach, kill, lives, pattern, shale, wait_until};
 use serde_json::Value;
