@@ -148,7 +148,7 @@ def words_of_verbs(tally, v):
     tally.see("'1 clients' in status and top", "1 clients" not in said, said.count("1 clients"))
     for n in range(30):
         v.put(f"f{n}", MIB)
-    for words in (("limit", v.mount), ("migrate", v.mount)):
+    for words in (("limit", v.mount), ("migrate", v.mount), ("sync", v.mount)):
         code, said = attempt(SHALE, *words, "--json")
         tally.see(f"{words[0]} --json", code == 0 and is_json(said), short(said, 160))
     v.migrate()

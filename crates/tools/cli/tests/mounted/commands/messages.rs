@@ -122,7 +122,7 @@ fn nothing_is_mounted_there() {
         return;
     }
     let v = Volume::new("nothing");
-    for verb in ["status", "digest", "umount"] {
+    for verb in ["status", "digest", "sync", "umount"] {
         let text = shale(&[verb, v.place()]).failed(4);
         expect(&text, &[&format!("shale {verb}: "), v.place()]);
         let text = shale(&[verb, "/proc"]).failed(4);
