@@ -10,7 +10,8 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 const EXAMPLES: &str = "\
-Example:
+Examples:
+  shale sync /mnt/shale
   tar -xf tree.tar -C /mnt/shale && shale sync /mnt/shale
 
 Returns when everything that any program had written survives a power cut: on the mount, under shale run and by libshale, also of \
