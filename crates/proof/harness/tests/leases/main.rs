@@ -21,7 +21,6 @@ mod world;
 
 use client_side::session::Session;
 use daemon_side::client::Client;
-use daemon_side::lease_manager::LogFlusher;
 use daemon_side::lease_table::{Decision, LeaseRequest};
 use daemon_side::shared::Shared;
 use shale_proto::shared_pages::daemon_page::bucket;
@@ -106,7 +105,7 @@ fn cut_meanwhile() {
         shuttle::thread::spawn(move || {
             while !client.log_fd.is_cut() {
                 shared
-                    .digest_to(&client, u64::MAX)
+                    .digest_up_to(&client, u64::MAX)
                     .expect("nothing is refused");
             }
         })
@@ -120,7 +119,7 @@ fn cut_meanwhile() {
         thread.join().expect("its own words say what is wrong");
     }
     shared
-        .digest_to(&client, u64::MAX)
+        .digest_up_to(&client, u64::MAX)
         .expect("nothing is refused");
     world.check_end(&[100]);
 }
@@ -253,7 +252,7 @@ fn run() {
     digester.join().expect("its own words say what is wrong");
     for client in shared.clients.snapshot() {
         shared
-            .digest_to(&client, u64::MAX)
+            .digest_up_to(&client, u64::MAX)
             .expect("nothing is refused");
     }
     world.check_end(&inos);
@@ -310,6 +309,11 @@ const MISTAKES: &[(&str, &str, fn())] = &[
     (
         "lease-digest-late",
         "it is digested after the lease has moved",
+        run,
+    ),
+    (
+        "lease-digest-early",
+        "only what its holder had published before the grace period is digested",
         run,
     ),
     (

@@ -75,6 +75,11 @@ enum Step {
     DropFirst,
 }
 
+/// Up to where a client's log is published now.
+fn published(client: &Arc<Client>) -> u64 {
+    client.published().pos().0
+}
+
 /// Gives leases, and takes them from their holders.
 pub struct LeaseManager {
     table: LeaseTable,
@@ -119,9 +124,15 @@ impl LeaseManager {
         self.tell_others();
     }
 
+    /// Digests what `client` has published by now. Where no call of it is inside any more that began under a lease, what it logged
+    /// under that is published; what it goes on logging keeps nobody waiting, for it may log faster than is digested.
     fn digest(&self, client: &Arc<Client>) -> Result<(), DigestStop> {
+        self.digest_to(client, published(client))
+    }
+
+    fn digest_to(&self, client: &Arc<Client>, end: u64) -> Result<(), DigestStop> {
         match self.flusher.upgrade() {
-            Some(flusher) => flusher.digest_to(client, u64::MAX),
+            Some(flusher) => flusher.digest_to(client, end),
             None => Err(DigestStop::MediaError("the daemon has ended".to_owned())),
         }
     }
@@ -300,6 +311,7 @@ impl LeaseManager {
                 .for_each(|v| v.daemon_page.bump_generation(ino));
         }
         failpoints::reach("lease-revoke");
+        let early: Vec<u64> = victims.iter().map(published).collect();
         self.grace.wait(&victims);
         if let (Some(hook), Some(seen)) = (hook, dropped)
             && hook.used_since(ino, seen)
@@ -311,8 +323,12 @@ impl LeaseManager {
             let is_it = |h: &Holder| h.client == v.id && h.mode == LeaseMode::Exclusive;
             holders.iter().any(is_it)
         };
-        for victim in victims.iter().filter(|v| !late && wrote(v)) {
-            match self.digest(victim) {
+        for (victim, early) in victims.iter().zip(early).filter(|(v, _)| !late && wrote(v)) {
+            let digested = match mutants::is_on("lease-digest-early") {
+                true => self.digest_to(victim, early),
+                false => self.digest(victim),
+            };
+            match digested {
                 Err(halt @ (DigestStop::MediaError(_) | DigestStop::NoSpace(_))) => {
                     return Err(NoLease::DigestStop(halt));
                 }

@@ -262,7 +262,8 @@ impl Connection {
         let many = || client.grants.lock().inos.len() >= INODES_HELD_MAX;
         if !client.trusted() && many() {
             // Those of inodes that wait in its log are used as soon as it is digested.
-            let done = self.services.digests.digest_to(client, u64::MAX);
+            let end = client.published().pos().0;
+            let done = self.services.digests.digest_to(client, end);
             done.map_err(|h| halted(&h))?;
             if many() {
                 return Ok(Reply::Inodes { inos });

@@ -72,6 +72,18 @@ pub(crate) struct Shared {
 
 impl LogFlusher for Shared {
     fn digest_to(&self, client: &Arc<Client>, target: u64) -> Result<(), DigestStop> {
+        let published = client.published().pos().0;
+        assert!(
+            target <= published,
+            "who asks for a lease waits for what its holder logs later: {target}, {published}"
+        );
+        self.digest_up_to(client, target)
+    }
+}
+
+impl Shared {
+    /// Digests a log up to `target`, or to what its client has published if that is less.
+    pub(crate) fn digest_up_to(&self, client: &Arc<Client>, target: u64) -> Result<(), DigestStop> {
         if let Some(mut turn) = DigestTurn::wait(client, target) {
             while let Some((from, limit)) = turn.next_chunk()? {
                 self.chunk(client, from, limit);
@@ -141,7 +153,7 @@ impl Shared {
     pub(crate) fn digest_loop(&self) {
         while let Some(client) = self.queue.pop() {
             // The outcome is in the client's fate.
-            let _ = self.digest_to(&client, u64::MAX);
+            let _ = self.digest_up_to(&client, u64::MAX);
             if is_over(&client) {
                 self.leases.table().release_all(client.id);
             }
