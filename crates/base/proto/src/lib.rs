@@ -6,6 +6,7 @@
 //! daemon of a mount by the mount's device number ([`mounts`]).
 #![forbid(unsafe_code)]
 
+pub mod commits;
 pub mod error;
 pub mod lease;
 pub mod message;

@@ -73,7 +73,13 @@ impl DaemonLink {
     /// Whether the records before this position survive a power cut already, where the log lies in memory.
     #[inline]
     pub(crate) fn is_hardened(&self, upto: LogPos) -> bool {
-        self.words.load_u64(daemon_page::HARDENED) >= upto.0
+        self.hardened() >= upto.0
+    }
+
+    /// Position up to which this client's log survives a power cut, where it lies in memory.
+    #[inline]
+    pub(crate) fn hardened(&self) -> u64 {
+        self.words.load_u64(daemon_page::HARDENED)
     }
 
     /// Position up to which the volume has this client's log.

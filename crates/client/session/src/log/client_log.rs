@@ -8,6 +8,7 @@ use crate::connection_state::ConnectionState;
 use crate::daemon_link::DaemonLink;
 use crate::errno::{self, Errno, Result, Stop, final_errno};
 use crate::kernel_refs::KernelRefs;
+use crate::log::fsync_pace::FsyncPace;
 use crate::log::permit_cache::Permits;
 use crate::log::prefault::Prefault;
 use crate::log::requests::Requests;
@@ -21,7 +22,7 @@ use shale_proto::{Reply, Request};
 use shale_sys::mutants;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What a call may need at most.
 #[derive(Clone, Copy, Debug, Default)]
@@ -76,6 +77,7 @@ pub struct ClientLog {
     /// Whether a thread asks for records to be hardened, and who waits for that. Of the standard library, whose condition wakes all of them
     /// at once: one after the other would take as long as a commit.
     hardening: (Mutex<bool>, Condvar),
+    fsync_pace: FsyncPace,
     /// Calls do not wait: see [`SessionOptions::hardens_later`](crate::options::SessionOptions::hardens_later).
     hardens_later: bool,
 }
@@ -100,6 +102,7 @@ impl ClientLog {
             fsync_waits: policy != Durability::Ordered,
             hardens_later,
             hardening: (Mutex::new(false), Condvar::new()),
+            fsync_pace: FsyncPace::default(),
             writer,
             map,
             ring_bytes,
@@ -172,7 +175,7 @@ impl ClientLog {
         if self.staged {
             return match self.hardens_later {
                 true => Ok(()),
-                false => self.wait_until_staged(upto),
+                false => self.wait_for_commit(upto),
             };
         }
         debug_assert!(
@@ -207,9 +210,20 @@ impl ClientLog {
     pub fn wait_hardened(&self, upto: LogPos) -> Result<()> {
         self.is_whole()?;
         match self.staged {
-            true => self.wait_until_staged(upto),
+            true => self.wait_for_commit(upto),
             false => Ok(()),
         }
+    }
+
+    fn wait_for_commit(&self, upto: LogPos) -> Result<()> {
+        if self.daemon.is_hardened(upto) {
+            return Ok(());
+        }
+        self.fsync_pace.awaited(upto.0, self.ring_bytes);
+        let begun = Instant::now();
+        let hardened = self.wait_until_staged(upto);
+        self.fsync_pace.waited(begun.elapsed());
+        hardened
     }
 
     /// Returns when what this and every other client of the volume had published when it was called survives a power cut: sync(2).
@@ -293,6 +307,10 @@ impl ClientLog {
         let published = self.writer.published().pos().0;
         if published >= self.daemon.allowed() {
             self.keep_pace(space)?;
+        }
+        if self.staged && self.fsync_pace.is_due(published, self.daemon.hardened()) {
+            // This call is promised nothing by it: who waits for the records hears that they cannot be hardened.
+            let _ = self.wait_until_staged(LogPos(published));
         }
         let behind = published.saturating_sub(self.daemon.digested().0);
         if behind > self.ring_bytes / 10 * 3 {

@@ -3,6 +3,7 @@
 //! [`client_log::ClientLog`] is the door; the rest is what it is made of.
 
 pub mod client_log;
+pub(crate) mod fsync_pace;
 pub(crate) mod permit_cache;
 pub(crate) mod prefault;
 pub mod requests;

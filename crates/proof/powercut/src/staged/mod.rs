@@ -8,6 +8,8 @@
 //! none; a sync that returned all operations of all clients before it, under every policy (of several clients the tree is compared as long as
 //! no other operation has begun); and nothing survives without what came before it. The restore is cut, too, and done again. `fsck` looks at each result.
 
+#[cfg(test)]
+mod beside;
 mod failing;
 mod full;
 mod stage;

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-const ROOT: Caller = Caller {
+pub(super) const ROOT: Caller = Caller {
     uid: 0,
     gid: 0,
     pid: 0,
@@ -29,16 +29,16 @@ const ROOT: Caller = Caller {
 };
 
 /// A daemon, and clients with a file each.
-struct Scene {
+pub(super) struct Scene {
     stage: Stage,
     contents: Vec<u8>,
     recorded: Recorded,
     daemon: Arc<Daemon>,
-    clients: Vec<(Arc<Session>, u64)>,
+    pub(super) clients: Vec<(Arc<Session>, u64)>,
 }
 
 impl Scene {
-    fn new(clients: usize, answer: impl Fn(Ask) + Send + Sync + 'static) -> Self {
+    pub(super) fn new(clients: usize, answer: impl Fn(Ask) + Send + Sync + 'static) -> Self {
         let made = Stage::new(Path::new("/dev/shm"), Durability::Buffered, DEVICE_BYTES);
         let (stage, contents) = made.expect("it is made");
         let recorded = Recorded::asking(contents.clone(), move |ask| {
@@ -74,11 +74,11 @@ impl Scene {
         }
     }
 
-    fn staged(&self) -> StagedStatus {
+    pub(super) fn staged(&self) -> StagedStatus {
         self.daemon.status_values().staged.expect("it is staged")
     }
 
-    fn end(self) {
+    pub(super) fn end(self) {
         drop(self.clients);
         self.daemon.abandon();
         self.stage.lose(0);

@@ -33,7 +33,8 @@ impl DigestScheduler {
             return Ok(limit);
         }
         if client.hardened() <= from.0 {
-            match self.harden_with(staged, client, limit.0) {
+            let harden = || staged.hardener.harden_to_digest(client, limit.0);
+            match self.with_staging_space(staged, harden) {
                 Ok(()) => {}
                 // The digester finds no record either, and says so.
                 Err(NotHardened::NoRecord) => return Ok(limit),

@@ -17,6 +17,7 @@ use shale_format::LogPos;
 use shale_format::log::{LogSlot, RING_AT, slot_state};
 use shale_oplog::{PERMIT_PART, Scan};
 use shale_persist::staged::{BatchNumber, LogIdentity, PersistError, Piece, StagedArea};
+use shale_proto::commits::BytesBeside;
 use shale_sys::{Clock, mutants};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,13 +44,28 @@ struct StagedBatch {
 /// A log, and the position before which its records are waited for.
 pub(crate) type Awaited = (Arc<Client>, u64);
 
+/// Who waits for a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waiter {
+    /// A call that is about this log alone (fsync). It is in the next batch, with as little of the others as it takes.
+    Call,
+    /// A digest.
+    Digest,
+    /// A call that waits for several logs (sync), or the thread that hardens what nobody waits for.
+    All,
+}
+
+/// While calls on other logs than the first one of a batch wait, or did until so many batches ago, it is about as large as
+/// [`BytesBeside`] says: what they wait for beside their own records.
+const RECENT_BATCHES: u64 = 64;
+
 /// A log whose records are waited for.
 struct Waiting {
     client: Arc<Client>,
-    /// Calls that wait for it.
+    /// Who wait for it.
+    waiters: u32,
+    /// Of these, [`Waiter::Call`].
     calls: u32,
-    /// Of these, calls that wait for no other log.
-    alone: u32,
 }
 
 #[derive(Default)]
@@ -57,35 +73,55 @@ struct State {
     /// A batch is being written.
     writing: bool,
     waiting: BTreeMap<u32, Waiting>,
+    /// Batches so far.
+    batches: u64,
+    /// The two logs that calls waited for last: their clients, and the number of batches then.
+    recent_calls: [Option<(u32, u64)>; 2],
     failed: Option<String>,
 }
 
 impl State {
-    fn wait_for(&mut self, client: &Arc<Client>, alone: bool) {
+    fn wait_for(&mut self, client: &Arc<Client>, waiter: Waiter) {
         let waiting = self.waiting.entry(client.id).or_insert_with(|| Waiting {
             client: client.clone(),
+            waiters: 0,
             calls: 0,
-            alone: 0,
         });
-        waiting.calls += 1;
-        waiting.alone += u32::from(alone);
+        waiting.waiters += 1;
+        if waiter == Waiter::Call {
+            waiting.calls += 1;
+            let [last, before] = self.recent_calls;
+            let other = match last {
+                Some((id, _)) if id == client.id => before,
+                _ => last,
+            };
+            self.recent_calls = [Some((client.id, self.batches)), other];
+        }
     }
 
-    fn wait_no_more(&mut self, id: u32, alone: bool) {
+    fn wait_no_more(&mut self, id: u32, waiter: Waiter) {
         let Some(waiting) = self.waiting.get_mut(&id) else {
             return;
         };
-        waiting.calls -= 1;
-        waiting.alone -= u32::from(alone);
-        if waiting.calls == 0 {
+        waiting.waiters -= 1;
+        waiting.calls -= u32::from(waiter == Waiter::Call);
+        if waiting.waiters == 0 {
             self.waiting.remove(&id);
         }
     }
 
-    /// All of them, those first that somebody waits for alone.
+    /// Whether calls on other logs than that of client `id` wait, or did recently.
+    fn others_wait(&self, id: u32) -> bool {
+        let is_recent = |&(other, batches): &(u32, u64)| {
+            other != id && self.batches - batches <= RECENT_BATCHES
+        };
+        self.recent_calls.iter().flatten().any(is_recent)
+    }
+
+    /// All of them, those first that calls wait for.
     fn in_order(&self) -> Vec<Arc<Client>> {
-        let of = |alone: bool| {
-            let such = move |w: &&Waiting| (w.alone > 0) == alone;
+        let of = |called: bool| {
+            let such = move |w: &&Waiting| (w.calls > 0) == called;
             self.waiting.values().filter(such)
         };
         of(true)
@@ -107,6 +143,7 @@ pub(crate) struct Hardener {
     waiters: AtomicU64,
     clock: Arc<dyn Clock>,
     times: CommitTimes,
+    beside: BytesBeside,
     /// Monotonic time up to which everything that was published is hardened, for `status`.
     all_hardened_ns: AtomicU64,
 }
@@ -131,6 +168,7 @@ impl Hardener {
             waiters: AtomicU64::new(0),
             clock,
             times: CommitTimes::new(),
+            beside: BytesBeside::default(),
             all_hardened_ns: AtomicU64::new(0),
         }
     }
@@ -150,7 +188,20 @@ impl Hardener {
         if client.hardened() >= upto {
             return self.is_well();
         }
-        self.harden_logs(vec![(client.clone(), upto)], true)
+        self.harden_logs(vec![(client.clone(), upto)], Waiter::Call)
+    }
+
+    /// As [`Self::harden`], for a digest: calls do not wait for it.
+    pub(crate) fn harden_to_digest(
+        &self,
+        client: &Arc<Client>,
+        upto: u64,
+    ) -> Result<(), NotHardened> {
+        let upto = upto.min(client.published().pos().0);
+        if client.hardened() >= upto {
+            return self.is_well();
+        }
+        self.harden_logs(vec![(client.clone(), upto)], Waiter::Digest)
     }
 
     /// What every client has published by now: the logs for [`Self::harden_all`]. One that is leaving is among them until its
@@ -172,7 +223,7 @@ impl Hardener {
         let missing: Vec<Awaited> = logs.iter().filter(is_missing).cloned().collect();
         match missing.is_empty() {
             true => self.is_well(),
-            false => self.harden_logs(missing, false),
+            false => self.harden_logs(missing, Waiter::All),
         }
     }
 
@@ -181,12 +232,12 @@ impl Hardener {
         self.all_hardened_ns.fetch_max(at_ns, Ordering::Relaxed);
     }
 
-    /// Waits for logs that are not hardened; `alone`: for one, as a call does that is about it.
-    fn harden_logs(&self, mut logs: Vec<Awaited>, alone: bool) -> Result<(), NotHardened> {
+    /// Waits for logs that are not hardened.
+    fn harden_logs(&self, mut logs: Vec<Awaited>, waiter: Waiter) -> Result<(), NotHardened> {
         self.waiters.fetch_add(1, Ordering::Relaxed);
         let mut state = self.state();
         for (client, _) in &logs {
-            state.wait_for(client, alone);
+            state.wait_for(client, waiter);
         }
         let hardened = loop {
             if let Some(why) = &state.failed {
@@ -195,7 +246,7 @@ impl Hardener {
             logs.retain(|(client, upto)| {
                 let waits = client.hardened() < *upto;
                 if !waits {
-                    state.wait_no_more(client.id, alone);
+                    state.wait_no_more(client.id, waiter);
                 }
                 waits
             });
@@ -208,11 +259,17 @@ impl Hardener {
                 continue;
             }
             let wanted = state.in_order();
+            let bytes_max = match state.others_wait(first.id) && !mutants::is_on("batches-unshared")
+            {
+                true => self.beside.bytes() as usize,
+                false => usize::MAX,
+            };
             state.writing = true;
             drop(state);
-            let written = self.write_batch(&first, &wanted);
+            let written = self.write_batch(&first, &wanted, bytes_max);
             state = self.state();
             state.writing = false;
+            state.batches += 1;
             self.changed.notify_all();
             match written {
                 Ok(()) => {}
@@ -223,15 +280,15 @@ impl Hardener {
                     state.failed = Some(why);
                     self.clients.tell_hardening_failed();
                 }
-                Err(NotHardened::NoRecord) if !alone => {
-                    state.wait_no_more(first.id, alone);
+                Err(NotHardened::NoRecord) if waiter == Waiter::All => {
+                    state.wait_no_more(first.id, waiter);
                     logs.remove(0);
                 }
                 Err(own) => break Err(own),
             }
         };
         for (client, _) in &logs {
-            state.wait_no_more(client.id, alone);
+            state.wait_no_more(client.id, waiter);
         }
         hardened
     }
@@ -273,12 +330,24 @@ impl Hardener {
         }
     }
 
-    /// Writes one batch with the log of `first` and those of `wanted`, as far as they fit.
-    fn write_batch(&self, first: &Arc<Client>, wanted: &[Arc<Client>]) -> Result<(), NotHardened> {
+    /// Writes one batch with the log of `first` and those of `wanted`, as far as they fit. `bytes_max`: about so many bytes of it.
+    fn write_batch(
+        &self,
+        first: &Arc<Client>,
+        wanted: &[Arc<Client>],
+        bytes_max: usize,
+    ) -> Result<(), NotHardened> {
         let begun_ns = self.clock.monotonic_ns();
-        let mut left = self.area.batch_bytes_max();
-        let mut taken = Vec::from_iter(take(first, left)?);
-        left -= taken.iter().map(|t| t.bytes.len()).sum::<usize>();
+        let most = self.area.batch_bytes_max();
+        let mut left = most.min(bytes_max);
+        let begun = match take(first, left) {
+            // It begins with a transaction that is larger.
+            Err(NotHardened::NoRecord) if left < most => take(first, most)?,
+            other => other?,
+        };
+        let mut taken = Vec::from_iter(begun);
+        let bytes: usize = taken.iter().map(|t| t.bytes.len()).sum();
+        left = left.saturating_sub(bytes);
         for client in wanted.iter().filter(|c| c.id != first.id) {
             // One that cannot be read, or does not fit, finds out when it is the first.
             if let Ok(Some(more)) = take(client, left) {
@@ -318,8 +387,9 @@ impl Hardener {
         for piece in taken {
             piece.client.set_hardened(LogPos(piece.end));
         }
-        self.times
-            .note(self.clock.monotonic_ns().saturating_sub(begun_ns));
+        let took_ns = self.clock.monotonic_ns().saturating_sub(begun_ns);
+        self.times.note(took_ns);
+        self.beside.note(took_ns);
         Ok(())
     }
 
@@ -401,7 +471,7 @@ mod tests {
     use shale_clients::testing::lone;
 
     #[test]
-    fn a_log_that_a_call_waits_for_alone_comes_first() {
+    fn logs_that_calls_wait_for_come_first_and_keep_batches_small() {
         let client = |id| Arc::new(lone(id, Transport::Socket));
         let (first, second, third) = (client(1), client(2), client(3));
         let mut state = State::default();
@@ -410,15 +480,26 @@ mod tests {
             logs.map(|client| client.id).collect()
         };
         for client in [&first, &second, &third] {
-            state.wait_for(client, false);
+            state.wait_for(client, Waiter::All);
         }
         assert_eq!(order(&state), [1, 2, 3]);
-        state.wait_for(&third, true);
+        state.wait_for(&third, Waiter::Call);
         assert_eq!(order(&state), [3, 1, 2]);
-        state.wait_no_more(third.id, true);
+        state.wait_no_more(third.id, Waiter::Call);
         assert_eq!(order(&state), [1, 2, 3]);
-        state.wait_no_more(second.id, false);
-        state.wait_no_more(second.id, false);
+        state.wait_no_more(second.id, Waiter::All);
+        state.wait_no_more(second.id, Waiter::All);
         assert_eq!(order(&state), [1, 3]);
+
+        assert!(state.others_wait(1) && !state.others_wait(3));
+        state.wait_for(&first, Waiter::Digest);
+        assert!(!state.others_wait(3), "a digest is no call");
+        state.wait_for(&first, Waiter::Call);
+        state.wait_for(&first, Waiter::Call);
+        assert!(state.others_wait(1) && state.others_wait(2) && state.others_wait(3));
+        state.batches += RECENT_BATCHES;
+        assert!(state.others_wait(1));
+        state.batches += 1;
+        assert!(!state.others_wait(1) && !state.others_wait(2));
     }
 }
