@@ -356,25 +356,20 @@ def item_14(tally):
 
 def placed(v, attempt):
     """Of 40 looks at a program that makes files alone: in how many readers of the mount were bound to a processor."""
-    daemon = f"/proc/{v.status()['daemon_pid']}/task"
-    threads = [f"{daemon}/{thread}" for thread in os.listdir(daemon)]
+    threads = [int(thread) for thread in os.listdir(f"/proc/{v.status()['daemon_pid']}/task")]
     bound = 0
     for n in range(2000):
         os.close(os.open(v.path(f"placed{attempt}-{n}"), os.O_CREAT | os.O_EXCL | os.O_WRONLY))
         if n % 50 == 49:
-            bound += any(allowed(thread) == 1 for thread in threads)
+            bound += any(len(processors(thread)) == 1 for thread in threads)
     return bound
 
 
-def allowed(thread):
-    """How many processors a thread may run on."""
-    try:
-        file = open(f"{thread}/status", encoding="ascii")
-    except FileNotFoundError:
-        return 0
-    with file:
-        mask = file.read().split("Cpus_allowed:")[1].split()[0]
-    return int(mask.replace(",", ""), 16).bit_count()
+def processors(thread):
+    """Where a thread may run; nowhere, if it has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        return os.sched_getaffinity(thread)
+    return set()
 
 
 ITEMS = {8: item_8, 9: item_9, 10: item_10, 11: item_11, 12: item_12, 14: item_14}
