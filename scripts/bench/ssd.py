@@ -227,8 +227,9 @@ def compiled(name, on):
 
 
 def measured(found, loads, rounds):
-    """Results by load and target: a list of (rate, 99th percentile), one a round."""
+    """Results by load and target: a list of (rate, 99th percentile), one a round; and what failed, which is left out of them."""
     results = {load: {t.name: [] for t in found} for load in loads}
+    failures = []
     for turn in range(rounds):
         for name, load in loads.items():
             of_files = not isinstance(load, tuple)
@@ -238,11 +239,15 @@ def measured(found, loads, rounds):
                 # The floor knows nothing of files; ordered is for what syncs to keep an order.
                 if target.name == "floor" and of_files or target.name.startswith("ordered") and not name.startswith("SQLite"):
                     continue
-                with target.work() as work:
-                    results[name][target.name].append(function(target, work))
+                try:
+                    with target.work() as work:
+                        results[name][target.name].append(function(target, work))
+                except (RuntimeError, subprocess.TimeoutExpired) as failed:
+                    print(f"FAILED  {name} on {target.name}: {failed}", file=sys.stderr)
+                    failures.append((name, target.name))
             print(".", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
-    return results
+    return results, failures
 
 
 def ratio(results, name, base):
@@ -293,12 +298,13 @@ def main():
         if "programs" in wanted:
             loads.update(programs(on, compiled("small-files", on)))
         found = targets(stack, arguments.systems.split(","), on)
-        results = measured(found, loads, arguments.rounds)
+        results, failures = measured(found, loads, arguments.rounds)
         show(found, results)
         if arguments.json:
             with open(arguments.json, "w", encoding="utf-8") as file:
                 json.dump(results, file, indent=1)
+        return 1 if failures else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

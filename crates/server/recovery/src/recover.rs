@@ -140,7 +140,11 @@ impl Recovery<'_> {
         let started_ns = self.clock.monotonic_ns();
         let mut report = RecoveryReport::default();
         if let Some(area) = self.staged {
-            report.batches = Replay::new(self, self.credit()).run(area)?;
+            let replayed = Replay::new(self, self.credit()).run(area)?;
+            report.batches = replayed.batches;
+            report.bytes = replayed.bytes;
+            report.records = replayed.digest.records;
+            report.digest = replayed.digest;
             failpoints::reach("recovery-replayed");
         }
         let mut logs = self.open_logs(&mut report);

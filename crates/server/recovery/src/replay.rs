@@ -12,6 +12,7 @@ use crate::error::{RecoveryError, Result};
 use crate::recover::Recovery;
 use crate::recovered_log::RecoveredLog;
 use shale_clients::log_reader::FdLogReader;
+use shale_digest::DigestStats;
 use shale_format::LogPos;
 use shale_format::log::{LOG_MAGIC, LogHeader, LogSlot, RING_AT, TAIL_AT, file_name, slot_state};
 use shale_persist::staged::{LogIdentity, StagedArea, StagedPiece};
@@ -29,8 +30,25 @@ pub(crate) struct Replay<'r> {
     /// Bytes of the volume's credit, for logs of users.
     credit: u64,
     logs: BTreeMap<u32, RecoveredLog>,
+    replayed: Replayed,
     /// The slot of the log that has pieces which are not digested yet.
     open: Option<u32>,
+}
+
+/// What was done.
+#[derive(Default)]
+pub(crate) struct Replayed {
+    pub(crate) batches: u64,
+    /// Bytes of logs digested.
+    pub(crate) bytes: u64,
+    pub(crate) digest: DigestStats,
+}
+
+impl Replayed {
+    fn add(&mut self, log: &RecoveredLog) {
+        self.bytes += log.outcome.end - log.slot.digested;
+        self.digest += log.outcome.stats;
+    }
 }
 
 impl<'r> Replay<'r> {
@@ -39,18 +57,19 @@ impl<'r> Replay<'r> {
             recovery,
             credit,
             logs: BTreeMap::new(),
+            replayed: Replayed::default(),
             open: None,
         }
     }
 
-    /// Digests every batch of `area`. Gives their number.
+    /// Digests every batch of `area`.
     ///
     /// # Errors
     /// The area or the volume cannot be read; a log finds too little space: nothing is lost, the batches stay.
-    pub(crate) fn run(mut self, area: &StagedArea) -> Result<u64> {
-        let (mut batches, mut failed) = (0, None);
+    pub(crate) fn run(mut self, area: &StagedArea) -> Result<Replayed> {
+        let mut failed = None;
         area.for_each_batch(&mut |batch| {
-            batches += 1;
+            self.replayed.batches += 1;
             let done = { batch.pieces }.iter().try_for_each(|p| self.add(p));
             match done {
                 Ok(()) => ControlFlow::Continue(()),
@@ -65,7 +84,8 @@ impl<'r> Replay<'r> {
             None => {
                 self.digest_open()?;
                 self.free_idle_slots()?;
-                Ok(batches)
+                self.logs.values().for_each(|log| self.replayed.add(log));
+                Ok(self.replayed)
             }
         }
     }
@@ -105,7 +125,9 @@ impl<'r> Replay<'r> {
             .is_none_or(|l| l.slot.salt != piece.log.salt)
         {
             let log = self.open_log(&piece.log, piece.from)?;
-            self.logs.insert(slot, log);
+            if let Some(before) = self.logs.insert(slot, log) {
+                self.replayed.add(&before);
+            }
         }
         let log = self.logs.get_mut(&slot).expect("it was just put there");
         if log.outcome.refused || end <= log.outcome.end {

@@ -156,6 +156,13 @@ fn what_fsync_returned_from_survives_a_power_cut() {
     }
     let recovery = volume.status()["recovery"].clone();
     assert_eq!(recovery["problems"], serde_json::json!([]), "{recovery}");
+    let is_counted = |key: &str| recovery[key].as_u64() > Some(0);
+    assert!(
+        ["batches", "records", "bytes"]
+            .iter()
+            .all(|key| is_counted(key)),
+        "{recovery}"
+    );
     // Unmounted, all of it lies on the SSD.
     fs::remove_file(volume.path("d/7")).unwrap();
     shale(&["umount", &volume.place]).ok();
