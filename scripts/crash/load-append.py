@@ -15,6 +15,8 @@ import sys
 import threading
 import time
 
+LINE_BYTES = 10
+PAGE_BYTES = 4096
 BLOCKS = 64
 BLOCK_BYTES = 16384
 
@@ -51,7 +53,9 @@ def until_stopped(directory, host, name, flags, write):
 
 def append(fd, number):
     if number is None:
-        return os.fstat(fd).st_size // 10
+        lines = os.fstat(fd).st_size // LINE_BYTES
+        os.ftruncate(fd, lines * LINE_BYTES)
+        return lines
     line = b"%09d\n" % number
     assert os.write(fd, line) == len(line)
     return number
@@ -94,8 +98,12 @@ def logged(host, name):
 
 def verify(directory, host):
     with open(os.path.join(directory, "append"), "rb") as file:
-        lines = file.read().split(b"\n")
-    assert lines.pop() == b"", "the last line is torn"
+        content = file.read()
+    lines = content.split(b"\n")
+    # Linux sends a FUSE mount a write across the end of a page that it has not read as two requests, each of which survives or does not.
+    part = lines.pop()
+    at_page_end = len(content) % PAGE_BYTES == 0 and (b"%09d\n" % (len(lines) + 1)).startswith(part)
+    assert part == b"" or at_page_end, f"the last line is torn: {part} at byte {len(content) - len(part)}"
     for number, line in enumerate(lines, 1):
         assert line == b"%09d" % number, f"line {number} is {line}"
     last = logged(host, "append")[-1]

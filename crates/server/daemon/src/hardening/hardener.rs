@@ -4,7 +4,8 @@
 //! published, appends it as one batch, which is one write that is durable when it returns, and wakes them: so while one batch is
 //! on its way the next one collects. A batch has a piece of each log: raw bytes of its ring, cut behind a record that ends a
 //! transaction. What other clients have logged and nobody waits for is not in it. A thread that waits for several logs (`sync`) waits
-//! for all of them at once; logs that a call waits for alone (`fsync`) are taken first, so it finds its own in the next batch.
+//! for all of them at once; logs that a call waits for alone (`fsync`) are taken first, so it finds its own in the next batch, and what is hardened for a digest is
+//! cut so that it waits for little of that.
 //!
 //! The first failed write ends it for good: nobody knows what the device holds then. Every waiter and every later call gets the
 //! error; what was hardened before stays.
@@ -184,11 +185,7 @@ impl Hardener {
 
     /// Returns when the records of `client` before `upto` survive a power cut, or all that it has published if that is less.
     pub(crate) fn harden(&self, client: &Arc<Client>, upto: u64) -> Result<(), NotHardened> {
-        let upto = upto.min(client.published().pos().0);
-        if client.hardened() >= upto {
-            return self.is_well();
-        }
-        self.harden_logs(vec![(client.clone(), upto)], Waiter::Call)
+        self.harden_log(client, upto, Waiter::Call)
     }
 
     /// As [`Self::harden`], for a digest: calls do not wait for it.
@@ -197,11 +194,20 @@ impl Hardener {
         client: &Arc<Client>,
         upto: u64,
     ) -> Result<(), NotHardened> {
+        self.harden_log(client, upto, Waiter::Digest)
+    }
+
+    fn harden_log(
+        &self,
+        client: &Arc<Client>,
+        upto: u64,
+        waiter: Waiter,
+    ) -> Result<(), NotHardened> {
         let upto = upto.min(client.published().pos().0);
-        if client.hardened() >= upto {
-            return self.is_well();
+        match client.hardened() >= upto {
+            true => self.is_well(),
+            false => self.harden_logs(vec![(client.clone(), upto)], waiter),
         }
-        self.harden_logs(vec![(client.clone(), upto)], Waiter::Digest)
     }
 
     /// What every client has published by now: the logs for [`Self::harden_all`]. One that is leaving is among them until its
