@@ -10,6 +10,9 @@
 //! program goes on where it was. After [`BOUND`] requests the kernel decides again, and samples are taken. As soon as two requests are served at once it
 //! decides again, too. Samples cost as much as a request does at best, so after some that say no none are taken for [`NOT_BOUND`] requests.
 //!
+//! A sample is taken after the answer, by one reader at a time: `/proc/PID/stat` is not there to be read while that process is in the
+//! middle of execve(2), and there the kernel closes its files and waits for our answers. Who read it before the answer would wait for ever.
+//!
 //! Only for a process that may take the policy back (root, or a limit for `nice` of 20), and only with a reader for each processor.
 
 use std::fs;
@@ -49,6 +52,19 @@ pub(crate) struct Placement {
     sampled: AtomicU32,
     /// Samples with reader and program apart, of those.
     apart: AtomicU32,
+    /// A reader takes a sample.
+    samples: AtomicBool,
+}
+
+/// What is decided when a request has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Decision {
+    /// Readers run where the kernel has them run.
+    Free,
+    /// So, and this request is one of those that a sample is taken of.
+    Sampled,
+    /// Readers are bound.
+    Bound,
 }
 
 /// A request that a program waits for is being served, until this is dropped: before its answer is sent.
@@ -63,6 +79,8 @@ pub(crate) struct Place<'a> {
     number: usize,
     /// It steps back while it sends the answer of the request that it serves.
     steps_back: bool,
+    /// The thread that a sample is taken of after the answer.
+    sampled: Option<u32>,
     bound: Option<Box<Bound>>,
 }
 
@@ -77,7 +95,8 @@ impl Placement {
     pub(crate) fn new(readers: usize) -> Self {
         // In a thread of its own: one that may not take the policy back keeps it.
         let may = || step_back(true).and_then(|()| step_back(false)).is_ok();
-        let is_allowed = has_ordinary_policy() && thread::spawn(may).join().unwrap_or(false);
+        let is_allowed =
+            readers >= 2 && has_ordinary_policy() && thread::spawn(may).join().unwrap_or(false);
         Self {
             readers,
             is_allowed: AtomicBool::new(is_allowed),
@@ -86,6 +105,7 @@ impl Placement {
             holds: AtomicU32::new(0),
             sampled: AtomicU32::new(0),
             apart: AtomicU32::new(0),
+            samples: AtomicBool::new(false),
         }
     }
 
@@ -95,6 +115,7 @@ impl Placement {
             shared: self,
             number,
             steps_back: false,
+            sampled: None,
             bound: None,
         }
     }
@@ -108,32 +129,47 @@ impl Placement {
         }
     }
 
-    /// Whether readers are to be bound now that a request has come; `alone`: no other is served. `is_apart` is asked now and
-    /// then: whether reader and program are on different processors.
-    fn decides(&self, alone: bool, is_apart: impl FnOnce() -> bool) -> bool {
+    /// Whether readers are to be bound now that a request has come; `alone`: no other is served.
+    fn decides(&self, alone: bool) -> Decision {
         let near = self.near.load(Ordering::Relaxed);
         let holds = self.holds.load(Ordering::Relaxed);
         if !alone && (near || holds == 0) {
             self.decide(false, 0);
-            return false;
+            return Decision::Free;
         }
         if holds > 0 {
             self.holds.store(holds - 1, Ordering::Relaxed);
-            return near;
+            return match near {
+                true => Decision::Bound,
+                false => Decision::Free,
+            };
         }
         // No longer, until there are enough samples.
         self.near.store(false, Ordering::Relaxed);
-        let number = self.sampled.fetch_add(1, Ordering::Relaxed) + 1;
-        if number.is_multiple_of(SAMPLE_EVERY) && is_apart() {
-            self.apart.fetch_add(1, Ordering::Relaxed);
-        }
-        if number >= SAMPLE_EVERY * SAMPLES {
+        let before = self.sampled.fetch_add(1, Ordering::Relaxed);
+        if before >= SAMPLE_EVERY * SAMPLES {
             match self.apart.load(Ordering::Relaxed) {
                 APART_MIN.. => self.decide(true, BOUND),
                 _ => self.decide(false, NOT_BOUND),
             }
+            return Decision::Free;
         }
-        false
+        match (before + 1).is_multiple_of(SAMPLE_EVERY) {
+            true => Decision::Sampled,
+            false => Decision::Free,
+        }
+    }
+
+    /// Takes a sample: `is_apart` tells whether reader and program are on different processors. It may wait until a program has
+    /// started another one, for which the other readers serve it: so not two of them take one.
+    fn sample(&self, is_apart: impl FnOnce() -> bool) {
+        if self.samples.swap(true, Ordering::Acquire) {
+            return;
+        }
+        if is_apart() {
+            self.apart.fetch_add(1, Ordering::Relaxed);
+        }
+        self.samples.store(false, Ordering::Release);
     }
 
     fn decide(&self, near: bool, holds: u32) {
@@ -156,7 +192,7 @@ impl<'a> Place<'a> {
     /// A request has come: binds the reader or lets it go.
     pub(crate) fn serves(&mut self, header: &InHeader) -> Served<'a> {
         let served = self.shared.serves(header);
-        self.steps_back = false;
+        (self.steps_back, self.sampled) = (false, None);
         if served.count.is_some() && self.shared.is_allowed.load(Ordering::Relaxed) {
             self.bind_or_free(header.pid, served.alone);
         }
@@ -164,25 +200,28 @@ impl<'a> Place<'a> {
     }
 
     fn bind_or_free(&mut self, sender: u32, alone: bool) {
-        let near = self
-            .shared
-            .decides(alone, || is_apart(sender, sched_getcpu()));
+        let decision = self.shared.decides(alone);
+        let near = decision == Decision::Bound;
         match (near, &self.bound) {
             (true, None) => self.bound = bind(self.number, self.shared.readers).map(Box::new),
             (false, Some(_)) => self.let_go(),
             _ => {}
         }
         self.steps_back = near && self.bound.is_some();
+        self.sampled = (decision == Decision::Sampled).then_some(sender);
     }
 
     /// Sends an answer of `bytes` bytes.
-    pub(crate) fn replies(&self, bytes: usize, reply: impl FnOnce()) {
+    pub(crate) fn replies(&mut self, bytes: usize, reply: impl FnOnce()) {
         let stepped = self.steps_back && bytes <= SMALL_BYTES && step_back(true).is_ok();
         reply();
         if stepped && let Err(error) = step_back(false) {
             tracing::warn!(%error, "a thread of the mount runs only when nothing else does: \
                 the limit for nice was lowered while it served");
             self.shared.is_allowed.store(false, Ordering::Relaxed);
+        }
+        if let Some(sender) = self.sampled.take() {
+            self.shared.sample(|| is_apart(sender, sched_getcpu()));
         }
     }
 
@@ -231,7 +270,8 @@ fn is_waited_for(kind: u32) -> bool {
     )
 }
 
-/// Whether the thread `sender`, which waits, ran last on another processor than `own`. Not, if nobody knows.
+/// Whether the thread `sender`, which has its answer, runs or ran on another processor than `own`. Not, if nobody knows. Waits while
+/// its process is in the middle of execve(2).
 fn is_apart(sender: u32, own: usize) -> bool {
     let stat = fs::read_to_string(format!("/proc/{sender}/task/{sender}/stat"));
     stat.is_ok_and(|stat| processor_of(&stat).is_some_and(|theirs| theirs != own))
@@ -255,7 +295,13 @@ mod tests {
 
     /// Requests one at a time until readers are bound, at most `most`.
     fn until_near(placement: &Placement, most: u32, is_apart: impl Fn(u32) -> bool) -> Option<u32> {
-        (0..most).find(|&n| placement.decides(true, || is_apart(n)))
+        (0..most).find(|&n| {
+            let decision = placement.decides(true);
+            if decision == Decision::Sampled {
+                placement.sample(|| is_apart(n));
+            }
+            decision == Decision::Bound
+        })
     }
 
     fn request(opcode: u32) -> InHeader {
@@ -266,15 +312,15 @@ mod tests {
         }
     }
 
-    /// Requests for which samples are taken.
-    const PROBE: u32 = SAMPLE_EVERY * SAMPLES;
+    /// Requests for which samples are taken, and the one at which it is decided.
+    const PROBE: u32 = SAMPLE_EVERY * SAMPLES + 1;
 
     #[test]
     fn readers_are_bound_when_most_samples_are_apart_and_then_looked_at_again() {
         let placement = placement();
         assert_eq!(until_near(&placement, 10 * PROBE, |_| true), Some(PROBE));
         for _ in 1..BOUND {
-            assert!(placement.decides(true, || panic!("not asked while bound")));
+            assert_eq!(placement.decides(true), Decision::Bound);
         }
         assert_eq!(until_near(&placement, 10 * PROBE, |_| true), Some(PROBE));
     }
@@ -303,9 +349,9 @@ mod tests {
     fn two_requests_at_once_end_it_and_samples_begin_again() {
         let placement = placement();
         assert_eq!(until_near(&placement, 10 * PROBE, |_| true), Some(PROBE));
-        assert!(!placement.decides(false, || true));
+        assert_eq!(placement.decides(false), Decision::Free);
         assert_eq!(until_near(&placement, PROBE - 1, |_| true), None);
-        assert!(!placement.decides(false, || true));
+        assert_eq!(placement.decides(false), Decision::Free);
         assert_eq!(until_near(&placement, 10 * PROBE, |_| true), Some(PROBE));
     }
 
@@ -344,6 +390,29 @@ mod tests {
         drop(place.serves(&header));
         assert_eq!(sched_getaffinity(None).unwrap(), before);
         place.replies(16, || assert!(has_ordinary_policy()));
+    }
+
+    #[test]
+    fn a_sample_is_taken_after_the_answer_and_by_one_reader() {
+        let placement = placement();
+        let mut place = placement.place(0);
+        let header = request(opcode::LOOKUP);
+        for _ in 1..SAMPLE_EVERY {
+            drop(place.serves(&header));
+            assert_eq!(place.sampled, None);
+        }
+        drop(place.serves(&header));
+        assert_eq!(place.sampled, Some(header.pid));
+        // A reader that waits in one leaves the next ones to nobody.
+        placement.sample(|| {
+            placement.sample(|| panic!("two at once"));
+            true
+        });
+        assert_eq!(placement.apart.load(Ordering::Relaxed), 1);
+        place.replies(16, || assert!(!placement.samples.load(Ordering::Relaxed)));
+        assert_eq!(place.sampled, None);
+        let alone = Placement::new(1);
+        assert!(!alone.is_allowed.load(Ordering::Relaxed));
     }
 
     #[test]

@@ -128,6 +128,36 @@ fn migrate_ends_while_programs_write() {
     v.fsck();
 }
 
+/// The kernel closes files in the middle of execve(2), and waits for the mount there the first time: nothing that the mount
+/// asks the system about a process may wait for the end of that. One request in eight was looked at.
+#[test]
+fn a_program_that_is_the_first_to_close_a_file_and_does_so_by_exec_goes_on() {
+    const PROGRAM: &str = r#"
+import os, subprocess, sys
+place, requests = sys.argv[1], int(sys.argv[2])
+# Python opens files so that exec closes them.
+file = open(f"{place}/file", "w")
+for n in range(requests):
+    assert not os.path.exists(f"{place}/missing-{n}")
+subprocess.run(["true"], close_fds=False, check=True)
+"#;
+    if !can_mount() {
+        return;
+    }
+    for requests in 0..8 {
+        let v = Volume::new("exec-closes");
+        v.mount();
+        let program = Command::new("timeout")
+            .args(["--signal=KILL", "20", "python3", "-c", PROGRAM, v.place()])
+            .arg(requests.to_string())
+            .status()
+            .unwrap();
+        assert!(program.success(), "after {requests} requests: {program}");
+        v.umount();
+        v.fsck();
+    }
+}
+
 #[test]
 fn fsck_right_after_the_systems_umount_waits_for_the_daemon() {
     if !can_mount() {
