@@ -6,7 +6,7 @@ use crate::hook::inside::{READY, at_exit_of_process};
 use crate::hook::rewrite;
 use crate::hook::trampolines::{REAL, SITES_LEAD_HERE};
 use crate::{bypass, calls, client, environment, failure, pays, protect, report, serve, thread};
-use core::ffi::c_char;
+use core::ffi::{c_char, c_void};
 use core::sync::atomic::Ordering;
 
 #[used]
@@ -20,8 +20,12 @@ static END: extern "C" fn() = at_exit_of_process;
 /// An array of strings that ends with a null pointer.
 type Variables = *mut *mut c_char;
 
+/// Called with a frame, and data.
+type OfFrame = extern "C" fn(*mut c_void, *mut c_void) -> i32;
+
 unsafe extern "C" {
     static mut environ: Variables;
+    fn _Unwind_Backtrace(of_frame: OfFrame, data: *mut c_void) -> i32;
 }
 
 extern "C" fn start(_: i32, _: Variables, variables: Variables) {
@@ -39,6 +43,7 @@ extern "C" fn start(_: i32, _: Variables, variables: Variables) {
 fn set_up() {
     let thread = thread::this();
     thread.inside.store(1, Ordering::Relaxed);
+    ready_unwinder();
     find_real();
     // Without it a call that gets no memory ends the program.
     let _ = crate::MEMORY.keep_reserve();
@@ -68,6 +73,17 @@ fn set_up() {
         }
     }
     thread.inside.store(0, Ordering::Relaxed);
+}
+
+/// Has the unwinder fill in its table of registers, as it does at its first use. It is linked into this library; but a handler
+/// of the program that throws, or a thread that is cancelled, unwinds frames of ours by the program's own copy, and what our frames then ask
+/// ours for needs the table.
+fn ready_unwinder() {
+    extern "C" fn enough(_: *mut c_void, _: *mut c_void) -> i32 {
+        1
+    }
+    // SAFETY: it looks at this frame and ends at once, since `enough` says so; there is no data.
+    unsafe { _Unwind_Backtrace(enough, core::ptr::null_mut()) };
 }
 
 /// Looks up libc's functions behind the symbols that we export.

@@ -6,7 +6,7 @@
 use super::library::Library;
 use crate::hook::outcome::{CLASS, class};
 use core::sync::atomic::Ordering;
-use shale_format::checksum::crc32c;
+use shale_format::checksum::name_hash;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -194,7 +194,7 @@ fn cache_name(library: &Library) -> Option<String> {
         .iter()
         .map(|b| format!("{b:02x}"))
         .collect();
-    Some(format!("sites-{id}-{:08x}", wanted()))
+    Some(format!("call-sites-{id}-{:08x}", wanted()))
 }
 
 /// Stands for the numbers that are looked for: another version of this library may look for
@@ -218,7 +218,8 @@ fn cached(library: &Library, whole: impl Fn(&Vec<Site>) -> bool) -> Option<Vec<S
 }
 
 /// A line for each site: byte, and number or `d` with the bytes of a dynamic one. The last line is
-/// the checksum of those before.
+/// a hash of those before. (Not CRC-32C: which instructions there are for it takes longer to find out than all of this, at each start of
+/// a program.)
 fn encoded(sites: &[Site]) -> String {
     let lines: String = sites
         .iter()
@@ -227,14 +228,14 @@ fn encoded(sites: &[Site]) -> String {
             Form::Dynamic(bytes) => format!("{} d{bytes}\n", s.at),
         })
         .collect();
-    let sum = crc32c(lines.as_bytes());
-    format!("{lines}{sum:08x}\n")
+    let sum = name_hash([0; 2], lines.as_bytes());
+    format!("{lines}{sum:016x}\n")
 }
 
 fn decoded(text: &str) -> Option<Vec<Site>> {
     let (lines, sum) = text.trim_end().rsplit_once('\n')?;
     let lines = &text[..=lines.len()];
-    if format!("{:08x}", crc32c(lines.as_bytes())) != sum {
+    if format!("{:016x}", name_hash([0; 2], lines.as_bytes())) != sum {
         return None;
     }
     lines
