@@ -36,7 +36,9 @@ pub unsafe extern "C-unwind" fn shale_serve(number: u32, args: *const Args) -> i
         }
         return PASS;
     }
+    thread.serving.store(1, Ordering::Relaxed);
     let result = serve(thread, number, args);
+    thread.serving.store(0, Ordering::Relaxed);
     match result == PANICKED {
         true => failure::go_on_without(thread, number, args),
         false => result,

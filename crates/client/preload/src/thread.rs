@@ -10,6 +10,7 @@
 
 use crate::fd::inherited::Inherited;
 use crate::fd::recent::{self, Recent};
+use crate::hook::inside::with_signals_blocked_raw;
 use crate::hook::raw::{self, nr};
 use core::arch::asm;
 use core::sync::atomic::{
@@ -24,6 +25,8 @@ pub const SIGINFO_BYTES: usize = 128;
 pub struct Thread {
     /// Not 0 while the thread is inside this library: calls pass, signals wait.
     pub inside: AtomicU32,
+    /// Not 0 while a call of the thread is served, be it inside or in a system call that is made for it.
+    pub serving: AtomicU32,
     /// Number of the signal that waits, 0: none.
     pub pending: AtomicI32,
     /// Number of the process when the block was set up.
@@ -161,7 +164,11 @@ impl Thread {
     #[inline]
     pub fn prepare(&self) {
         if self.prepared.swap(1, Ordering::Relaxed) == 0 {
-            shale_libfs::prepare_thread();
+            // A handler that allocates, too, or jumps away, waits.
+            with_signals_blocked_raw(self, || {
+                shale_libfs::prepare_thread();
+                0
+            });
         }
     }
 

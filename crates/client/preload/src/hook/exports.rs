@@ -2,13 +2,16 @@
 //! call site.
 //!
 //! Each looks whether its descriptor is in the table and goes on to libc's own function if it is
-//! not, so that a blocking call stays what libc made of it (a cancellation point).
+//! not, so that a blocking call stays what libc made of it (a cancellation point). Calls of the library itself come here, too: they must be
+//! none ([`crate::hook::cancellation`]).
 
 use crate::fd::table::{FD_END, TABLE};
 use crate::hook::raw::nr;
 use crate::hook::trampolines::{REAL, SITES_LEAD_HERE};
+use crate::thread::Thread;
 use core::arch::naked_asm;
 use core::ffi::c_void;
+use core::mem::offset_of;
 
 macro_rules! by_descriptor {
     ($($name:ident $number:expr;)*) => { $(
@@ -20,6 +23,7 @@ macro_rules! by_descriptor {
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name(_fd: i32, _: *mut c_void, _: usize, _: i64) -> i64 {
             naked_asm!(
+                ".cfi_startproc",
                 "mov eax, {nr}",
                 "cmp edi, {fd_end}",
                 "jae 2f",
@@ -27,9 +31,14 @@ macro_rules! by_descriptor {
                 "lea r11, [rip + {table}]",
                 "cmp dword ptr [r11 + r10*4], 0",
                 "jne shale_symbol",
-                "2: jmp qword ptr [rip + {real} + {nr}*8]",
+                "2: mov r11, qword ptr [rip + shale_thread@GOTTPOFF]",
+                "cmp dword ptr fs:[r11 + {inside}], 0",
+                "jne shale_symbol",
+                "jmp qword ptr [rip + {real} + {nr}*8]",
+                ".cfi_endproc",
                 nr = const $number,
                 fd_end = const FD_END,
+                inside = const offset_of!(Thread, inside),
                 table = sym TABLE,
                 real = sym REAL,
             )
@@ -47,11 +56,17 @@ macro_rules! always {
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name(_: i64, _: i64, _: i64, _: i64) -> i64 {
             naked_asm!(
+                ".cfi_startproc",
                 "mov eax, {nr}",
                 "cmp dword ptr [rip + {lead}], 0",
                 "je shale_symbol",
+                "mov r11, qword ptr [rip + shale_thread@GOTTPOFF]",
+                "cmp dword ptr fs:[r11 + {inside}], 0",
+                "jne shale_symbol",
                 "jmp qword ptr [rip + {real} + {nr}*8]",
+                ".cfi_endproc",
                 nr = const $number,
+                inside = const offset_of!(Thread, inside),
                 lead = sym SITES_LEAD_HERE,
                 real = sym REAL,
             )
@@ -124,7 +139,7 @@ pub unsafe extern "C" fn setrlimit(resource: i32, limit: *const c_void) -> i32 {
     };
     crate::calls::limits::forget();
     if result < 0 {
-        crate::hook::trampolines::set_errno(result) as i32
+        crate::hook::raw::set_errno(result) as i32
     } else {
         0
     }
@@ -156,7 +171,7 @@ pub unsafe extern "C" fn prlimit64(
     let result = unsafe { crate::hook::raw::syscall(nr::PRLIMIT64, &args) };
     crate::calls::limits::forget();
     if result < 0 {
-        crate::hook::trampolines::set_errno(result) as i32
+        crate::hook::raw::set_errno(result) as i32
     } else {
         0
     }

@@ -101,6 +101,13 @@ pub unsafe fn syscall(nr: u32, a: &Args) -> i64 {
     result
 }
 
+/// What an exported symbol returns for the kernel's `result`.
+pub(crate) extern "C" fn set_errno(result: i64) -> i64 {
+    // SAFETY: libc gives each thread its errno.
+    unsafe { *libc::__errno_location() = -result as i32 };
+    -1
+}
+
 /// A call without pointers among its arguments.
 #[inline]
 pub fn plain(nr: u32, a0: u64, a1: u64, a2: u64) -> i64 {

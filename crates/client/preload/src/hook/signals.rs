@@ -10,8 +10,10 @@
 //! Faults of the thread itself cannot wait; their handler runs at once, and whatever it
 //! calls passes, since the thread is still inside.
 
+use crate::hook::cancellation;
 use crate::hook::outcome::PASS;
 use crate::hook::raw::{self, Args, nr};
+use crate::hook::site::site_of_stub;
 use crate::thread::{self, SIGINFO_BYTES, Thread};
 use core::arch::global_asm;
 use core::mem::offset_of;
@@ -66,6 +68,50 @@ global_asm!(
     handler = sym HANDLER,
     slow = sym slow,
 );
+
+/// The signal of a thread that is cancelled waits also where others do not, in a system call that is made for the program: its
+/// handler unwinds the stack from where it came, which code of Rust is not made for. A system call that waits, or is about to, ends with EINTR, since the
+/// signal is sent again right behind it.
+///
+/// # Safety
+/// Called by the kernel's frame for a signal.
+unsafe extern "C-unwind" fn on_cancel(signal: i32, info: *mut u64, context: *mut libc::ucontext_t) {
+    let thread = thread::this();
+    let inside = thread.inside.load(Ordering::Relaxed) != 0;
+    if !inside && thread.serving.load(Ordering::Relaxed) == 0 {
+        // SAFETY: the frame that the kernel made.
+        let at = unsafe { &mut (*context).uc_mcontext.gregs[libc::REG_RIP as usize] };
+        // Nothing tells the unwinder of stubs.
+        if let Some(site) = site_of_stub(*at as usize) {
+            *at = site as i64;
+        }
+        // SAFETY: as this function.
+        unsafe { slow(signal, info, context) };
+        return;
+    }
+    if !inside {
+        // SAFETY: the frame that the kernel made; it came from code that can be read.
+        unsafe { skip_system_call(context) };
+    }
+    // SAFETY: the thread's own block, and the frame that the kernel made.
+    unsafe { put_off(thread, signal, info, context) };
+}
+
+/// Has a thread that would go on with a system call go on behind it, as if a signal had come.
+///
+/// # Safety
+/// `context` is the kernel's, of a thread that serves a call and is not inside.
+unsafe fn skip_system_call(context: *mut libc::ucontext_t) {
+    const INSTRUCTION: [u8; 2] = [0x0f, 0x05];
+    // SAFETY: as above.
+    let registers = unsafe { &mut (*context).uc_mcontext.gregs };
+    let at = registers[libc::REG_RIP as usize];
+    // SAFETY: the thread would read these bytes next.
+    if unsafe { (at as *const [u8; 2]).read_unaligned() } == INSTRUCTION {
+        registers[libc::REG_RIP as usize] = at + 2;
+        registers[libc::REG_RAX as usize] = raw::fail(libc::EINTR);
+    }
+}
 
 type Handler = unsafe extern "C-unwind" fn(i32, *mut u64, *mut libc::ucontext_t);
 
@@ -133,7 +179,10 @@ pub fn set_action(args: &Args) -> i64 {
     if (!new.is_null() && (new as u64) < 4096) || (!old.is_null() && (old as u64) < 4096) {
         return raw::fail(libc::EFAULT);
     }
-    let ours = shale_signal as *const () as u64;
+    let ours = match number {
+        cancellation::SIGCANCEL => on_cancel as *const () as u64,
+        _ => shale_signal as *const () as u64,
+    };
     let _one = CHANGING.lock();
     let before = (
         HANDLER[number].load(Ordering::Relaxed),
@@ -147,6 +196,7 @@ pub fn set_action(args: &Args) -> i64 {
         if wanted.handler > 1 {
             HANDLER[number].store(wanted.handler, Ordering::Release);
             FLAGS[number].store(wanted.flags, Ordering::Release);
+            cancellation::note_handler(number);
             action.handler = ours;
             action.flags = (wanted.flags | SA_SIGINFO) & !SA_RESETHAND;
         }

@@ -3,7 +3,7 @@
 //!
 //! From a *site*: the original 5-byte `mov $nr,%eax` has become a jump to the site's own
 //! stub ([`crate::hook::rewrite`]), which loads eax with the number, rcx with the site's
-//! [`Site`], and jumps here. A system call clobbers rax, rcx and r11 and nothing else,
+//! [`Site`](crate::hook::site::Site), and jumps here. A system call clobbers rax, rcx and r11 and nothing else,
 //! so only these may be used before everything is saved: the general registers that Rust
 //! code may change, and the vector registers, of which code built for plain x86-64 can
 //! keep the lower halves of 16 across a system call. The 128 bytes below the stack
@@ -17,8 +17,9 @@
 //! unwind information.
 
 use crate::fd::table::{FD_END, TABLE};
+use crate::hook::cancellation::CANCELS;
 use crate::hook::outcome::{CLASS, ONTO_STACK, PASS};
-use crate::hook::raw::NR_END;
+use crate::hook::raw::{NR_END, nr, set_errno};
 use crate::thread::Thread;
 use core::arch::global_asm;
 use core::mem::offset_of;
@@ -35,15 +36,6 @@ pub static REAL: [AtomicPtr<()>; NR_END] =
 /// nothing to do.
 pub static SITES_LEAD_HERE: AtomicU32 = AtomicU32::new(0);
 
-/// What a site's stub hands over.
-#[repr(C)]
-pub struct Site {
-    /// Where the system call is made if it is not ours.
-    pub pass: u64,
-    /// Where to go on with the result in rax.
-    pub after: u64,
-}
-
 unsafe extern "C" {
     /// Entry for sites of [`crate::hook::outcome::class::DESCRIPTOR`].
     pub safe fn shale_site_descriptor();
@@ -53,6 +45,9 @@ unsafe extern "C" {
     pub safe fn shale_site_mmap();
     /// Entry for sites whose number is in eax.
     pub safe fn shale_site_dynamic();
+    /// Makes the system call of a site whose own instruction is gone, where the unwinder knows what made it: a thread may be
+    /// cancelled in it.
+    pub safe fn shale_pass_framed();
     /// What [`REAL`] holds before libc's functions are known: the bare system call.
     pub safe fn shale_bare();
 }
@@ -63,6 +58,11 @@ global_asm!(
     ".hidden shale_site_dynamic",
     ".globl shale_site_dynamic",
     "shale_site_dynamic:",
+    // Nothing is on the stack yet: the address behind the site is where rcx + 16 says, written as
+    // DW_CFA_expression of register 16, DW_OP_breg2 16.
+    ".cfi_startproc",
+    ".cfi_def_cfa rsp, 0",
+    ".cfi_escape 0x10, 0x10, 2, 0x72, 0x10",
     "cmp rax, {nr_end}",
     "jae 3f",
     "lea r11, [rip + {class}]",
@@ -81,14 +81,19 @@ global_asm!(
     "cmp dword ptr [r11], 0",
     "jne shale_site_always",
     "3: jmp qword ptr [rcx]",
+    ".cfi_endproc",
     "",
     ".p2align 4",
     ".hidden shale_site_mmap",
     ".globl shale_site_mmap",
     "shale_site_mmap:",
+    ".cfi_startproc",
+    ".cfi_def_cfa rsp, 0",
+    ".cfi_escape 0x10, 0x10, 2, 0x72, 0x10",
     "test r10d, {anonymous}",
     "jz shale_site_always",
     "jmp qword ptr [rcx]",
+    ".cfi_endproc",
     "",
     ".p2align 4",
     ".hidden shale_site_always",
@@ -98,9 +103,10 @@ global_asm!(
     // The caller's frame as if the site had called: its stack pointer is the CFA, and
     // the address behind the site is kept below the 128 bytes.
     ".cfi_def_cfa rsp, 0",
+    ".cfi_escape 0x10, 0x10, 2, 0x72, 0x10",
     "lea rsp, [rsp - 128]",
     ".cfi_def_cfa_offset 128",
-    "push qword ptr [rcx + 8]",
+    "push qword ptr [rcx + 16]",
     ".cfi_def_cfa_offset 136",
     ".cfi_offset rip, -136",
     "push rbp",
@@ -169,16 +175,30 @@ global_asm!(
     "movabs r11, {onto_stack}",
     "cmp rax, r11",
     "jle 5f",
+    ".cfi_remember_state",
     "mov rsp, rbp",
+    ".cfi_def_cfa rsp, 144",
     "pop rbp",
+    ".cfi_def_cfa_offset 136",
+    ".cfi_restore rbp",
+    ".cfi_escape 0x10, 0x10, 2, 0x72, 0x10",
     "lea rsp, [rsp + 136]",
+    ".cfi_def_cfa_offset 0",
     "jmp qword ptr [rcx + 8]",
+    ".cfi_restore_state",
     "5: je 11f",
     "mov rax, [rsp + 56]",
+    ".cfi_remember_state",
     "mov rsp, rbp",
+    ".cfi_def_cfa rsp, 144",
     "pop rbp",
+    ".cfi_def_cfa_offset 136",
+    ".cfi_restore rbp",
+    ".cfi_escape 0x10, 0x10, 2, 0x72, 0x10",
     "lea rsp, [rsp + 136]",
+    ".cfi_def_cfa_offset 0",
     "jmp qword ptr [rcx]",
+    ".cfi_restore_state",
     "11:",
     "mov r11, qword ptr [rip + shale_thread@GOTTPOFF]",
     "mov r11, qword ptr fs:[r11 + {child_stack}]",
@@ -187,6 +207,40 @@ global_asm!(
     "mov rsp, r11",
     "xor eax, eax",
     "jmp qword ptr [rcx + 8]",
+    ".cfi_endproc",
+    "",
+    ".p2align 4",
+    ".hidden shale_pass_framed",
+    ".globl shale_pass_framed",
+    "shale_pass_framed:",
+    ".cfi_startproc",
+    ".cfi_def_cfa rsp, 0",
+    ".cfi_escape 0x10, 0x10, 2, 0x72, 0x10",
+    // Those that return with another stack pointer, and vfork(2), whose child would use the parent's.
+    "cmp rax, {clone3}",
+    "je 15f",
+    "cmp rax, {vfork}",
+    "ja 14f",
+    "cmp rax, {clone}",
+    "jae 15f",
+    "cmp rax, {sigreturn}",
+    "je 15f",
+    ".cfi_remember_state",
+    "14: lea rsp, [rsp - 128]",
+    ".cfi_def_cfa_offset 128",
+    "push qword ptr [rcx + 16]",
+    ".cfi_def_cfa_offset 136",
+    ".cfi_offset rip, -136",
+    "push qword ptr [rcx + 8]",
+    ".cfi_def_cfa_offset 144",
+    "syscall",
+    "pop rcx",
+    ".cfi_def_cfa_offset 136",
+    "lea rsp, [rsp + 136]",
+    ".cfi_def_cfa_offset 0",
+    "jmp rcx",
+    ".cfi_restore_state",
+    "15: jmp qword ptr [rcx + 24]",
     ".cfi_endproc",
     "",
     // Sends the waiting signal to this thread and opens its mask again. Keeps rax.
@@ -231,7 +285,9 @@ global_asm!(
     "mov [rsp + 32], r8",
     "mov [rsp + 40], r9",
     "mov [rsp + 48], rax",
-    "mov edi, eax",
+    "cmp dword ptr [rip + {cancels}], 0",
+    "jne 12f",
+    "13: mov edi, eax",
     "mov rsi, rsp",
     "call {serve}",
     "mov r11, qword ptr [rip + shale_thread@GOTTPOFF]",
@@ -249,6 +305,13 @@ global_asm!(
     ".cfi_def_cfa_offset 80",
     "6: call shale_send_pending",
     "jmp 7b",
+    // As libc's own function begins; not for a call of the library itself.
+    "12: mov r11, qword ptr [rip + shale_thread@GOTTPOFF]",
+    "cmp dword ptr fs:[r11 + {inside}], 0",
+    "jne 13b",
+    "call qword ptr [rip + pthread_testcancel@GOTPCREL]",
+    "mov rax, [rsp + 48]",
+    "jmp 13b",
     "8:",
     "mov rdi, rax",
     "add rsp, 72",
@@ -265,6 +328,9 @@ global_asm!(
     "mov rax, [rsp + 48]",
     "add rsp, 72",
     ".cfi_def_cfa_offset 8",
+    "mov r11, qword ptr [rip + shale_thread@GOTTPOFF]",
+    "cmp dword ptr fs:[r11 + {inside}], 0",
+    "jne shale_bare",
     "lea r11, [rip + {real}]",
     "jmp qword ptr [r11 + rax*8]",
     ".cfi_endproc",
@@ -282,6 +348,10 @@ global_asm!(
     "10: mov rdi, rax",
     "jmp {fail}",
     ".cfi_endproc",
+    clone3 = const nr::CLONE3,
+    vfork = const nr::VFORK,
+    clone = const nr::CLONE,
+    sigreturn = const libc::SYS_rt_sigreturn,
     nr_end = const NR_END,
     fd_end = const FD_END,
     anonymous = const libc::MAP_ANONYMOUS,
@@ -292,6 +362,8 @@ global_asm!(
     pid = const offset_of!(Thread, pid),
     tid = const offset_of!(Thread, tid),
     mask = const offset_of!(Thread, mask),
+    inside = const offset_of!(Thread, inside),
+    cancels = sym CANCELS,
     info = const offset_of!(Thread, info),
     class = sym CLASS,
     table_at = sym TABLE_AT,
@@ -299,10 +371,3 @@ global_asm!(
     serve = sym crate::serve::shale_serve,
     fail = sym set_errno,
 );
-
-/// What an exported symbol returns for the kernel's `result`.
-pub(crate) extern "C" fn set_errno(result: i64) -> i64 {
-    // SAFETY: libc gives each thread its errno.
-    unsafe { *libc::__errno_location() = -result as i32 };
-    -1
-}

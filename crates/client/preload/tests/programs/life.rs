@@ -2,12 +2,12 @@
 //! is on tmpfs, byte for byte.
 
 use crate::mount::Mounted;
-use crate::tools::{Run, compile, has, output};
-use std::collections::BTreeMap;
+use crate::tools::{Run, compile, has, library, output};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 /// Ways to end: `life.cc` says what they are.
 const ENDS: [&str; 11] = [
@@ -161,4 +161,84 @@ fn a_panic_of_the_library_is_not_the_programs() {
             }
         }
     }
+}
+
+/// What a program throws passes frames of the library, which has an unwinder of its own; and a thread is cancelled in calls that are
+/// served, but not in the middle of the library.
+#[test]
+fn exceptions_and_cancelled_threads_unwind_as_without_the_library() {
+    let Some(m) = Mounted::new() else { return };
+    let program = output("unwind");
+    compile("c++", "unwind.cc", &program, &["-O2", "-pthread"]);
+    let run = || Run::of(&m, &program).arg(m.path());
+    let expected = "61 caught, 60 cancelled, 180 destroyed\n";
+    assert_eq!(run().without_library().output(), expected);
+    for calls in WARM_CALLS {
+        let said = run().env("SHALE_WARM_CALLS", calls).output();
+        assert_eq!(said, expected, "{calls} calls");
+    }
+}
+
+/// Functions in which libc has a thread end that is cancelled, as far as the standard library or another one may call them.
+const CANCELLATION_POINTS: [&str; 24] = [
+    "accept",
+    "accept4",
+    "clock_nanosleep",
+    "connect",
+    "fcntl64",
+    "nanosleep",
+    "poll",
+    "ppoll",
+    "preadv",
+    "pselect",
+    "pthread_cond_timedwait",
+    "pthread_cond_wait",
+    "pthread_join",
+    "pwritev",
+    "readv",
+    "recv",
+    "recvfrom",
+    "recvmsg",
+    "select",
+    "send",
+    "sendmsg",
+    "sendto",
+    "waitpid",
+    "writev",
+];
+
+/// The library calls none of libc's functions in which a thread can be cancelled, but those that it has itself.
+#[test]
+fn the_library_calls_no_cancellation_point_of_libcs() {
+    let symbols = Command::new("nm")
+        .args(["--dynamic", "--undefined-only"])
+        .arg(library())
+        .output()
+        .unwrap();
+    let symbols = String::from_utf8(symbols.stdout).unwrap();
+    let names = symbols.lines().filter_map(|line| {
+        let name = line.split_whitespace().last()?;
+        name.split('@').next()
+    });
+    let names: Vec<_> = names.collect();
+    assert!(names.contains(&"pthread_testcancel"), "{names:?}");
+    let wrong = names
+        .iter()
+        .filter(|name| CANCELLATION_POINTS.contains(name));
+    assert_eq!(wrong.collect::<Vec<_>>(), Vec::<&&str>::new());
+}
+
+/// Every library is mapped, bound and initialised at the start of every program.
+#[test]
+fn a_program_gets_no_library_but_ours() {
+    let Some(m) = Mounted::new() else { return };
+    let cat = || Run::of(&m, "cat").arg("/proc/self/maps");
+    let libraries = |maps: String| {
+        let files = maps.lines().filter_map(|l| l.split_whitespace().nth(5));
+        let libraries = files.filter(|file| file.contains(".so"));
+        libraries.map(str::to_owned).collect::<BTreeSet<_>>()
+    };
+    let mut expected = libraries(cat().without_library().output());
+    assert!(expected.insert(library().display().to_string()));
+    assert_eq!(libraries(cat().output()), expected);
 }

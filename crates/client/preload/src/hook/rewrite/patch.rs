@@ -8,18 +8,13 @@ use super::library::Library;
 use super::scan::{Form, Site};
 use crate::hook::outcome::{CLASS, class};
 use crate::hook::raw::{self, nr};
+use crate::hook::site::{RECORD_AT, STUB_BYTES, Site as StubSite, note_stubs};
 use crate::hook::trampolines;
 use core::sync::atomic::Ordering;
 
 const PAGE: usize = 4096;
-/// Bytes reserved for each stub, with its record.
-const STUB_BYTES: usize = 80;
-/// Where in a stub its record lies.
-const RECORD_AT: usize = 64;
 const MPROTECT: u32 = 10;
 const MUNMAP: u32 = 11;
-
-const _: () = assert!(RECORD_AT + size_of::<trampolines::Site>() == STUB_BYTES);
 
 /// Rewrites sites; gives how many.
 pub fn apply(library: &Library, sites: &[Site]) -> u64 {
@@ -33,6 +28,7 @@ pub fn apply(library: &Library, sites: &[Site]) -> u64 {
     for (i, site) in sites.iter().enumerate() {
         write_stub(library, site, base + i * STUB_BYTES);
     }
+    note_stubs(base, sites.len() * STUB_BYTES);
     if !protect(base, bytes, libc::PROT_READ | libc::PROT_EXEC) {
         return 0;
     }
@@ -109,7 +105,7 @@ fn entry(site: &Site) -> u64 {
 }
 
 /// The bytes of a stub at `at`, and its record.
-fn stub(library: &Library, site: &Site, at: usize) -> (Vec<u8>, trampolines::Site) {
+fn stub(library: &Library, site: &Site, at: usize) -> (Vec<u8>, StubSite) {
     let place = library.text + site.at;
     let mut code = Vec::with_capacity(RECORD_AT);
     if let Form::Number(number) = site.form {
@@ -121,18 +117,22 @@ fn stub(library: &Library, site: &Site, at: usize) -> (Vec<u8>, trampolines::Sit
     code.extend(((RECORD_AT - code.len() - 4) as u32).to_le_bytes());
     far_jump(&mut code, entry(site));
     let record = match site.form {
-        Form::Number(_) => trampolines::Site {
+        Form::Number(_) => StubSite {
             pass: (place + 5) as u64,
             after: (place + 7) as u64,
+            frame: (place + 7) as u64,
+            bare: (place + 5) as u64,
         },
         Form::Dynamic(bytes) => {
-            let pass = at + code.len();
+            let bare = at + code.len();
             let bytes = usize::from(bytes);
             code.extend(&library.code()[site.at..site.at + bytes]);
             far_jump(&mut code, (place + bytes) as u64);
-            trampolines::Site {
-                pass: pass as u64,
-                after: (pass + 2) as u64,
+            StubSite {
+                pass: trampolines::shale_pass_framed as *const () as u64,
+                after: (bare + 2) as u64,
+                frame: (place + 2) as u64,
+                bare: bare as u64,
             }
         }
     };
@@ -151,7 +151,7 @@ fn write_stub(library: &Library, site: &Site, at: usize) {
     // SAFETY: the stub's own 80 bytes of a page that is ours and writable.
     unsafe {
         core::ptr::copy_nonoverlapping(code.as_ptr(), at as *mut u8, code.len());
-        ((at + RECORD_AT) as *mut trampolines::Site).write_unaligned(record);
+        ((at + RECORD_AT) as *mut StubSite).write_unaligned(record);
     }
 }
 
@@ -173,6 +173,28 @@ fn jump(library: &Library, site: &Site, stub: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hook::site::site_of_stub;
+
+    #[test]
+    fn a_thread_in_a_stub_is_led_back_until_it_has_made_the_call() {
+        let library = super::super::library::loaded()[0];
+        // Copies, to which nothing leads.
+        let stubs = vec![0u64; 2 * STUB_BYTES / 8].leak();
+        let base = stubs.as_mut_ptr() as usize;
+        for (n, form) in [Form::Number(3), Form::Dynamic(8)].into_iter().enumerate() {
+            write_stub(&library, &Site { at: 100, form }, base + n * STUB_BYTES);
+        }
+        note_stubs(base, 2 * STUB_BYTES);
+        let place = Some(library.text + 100);
+        let bare = stubs[(STUB_BYTES + RECORD_AT) / 8 + 3] as usize;
+        assert!((base + STUB_BYTES..base + STUB_BYTES + RECORD_AT).contains(&bare));
+        for at in [base, base + 20, base + STUB_BYTES, bare] {
+            assert_eq!(site_of_stub(at), place, "{}", at - base);
+        }
+        for at in [base - 1, bare + 2, base + 2 * STUB_BYTES] {
+            assert_eq!(site_of_stub(at), None);
+        }
+    }
 
     #[test]
     fn stubs_fit_and_lead_back() {
@@ -185,6 +207,7 @@ mod tests {
         assert_eq!(code[..5], [0xb8, 3, 0, 0, 0]);
         assert!(code.len() <= RECORD_AT);
         assert_eq!(record.pass, (library.text + 105) as u64);
+        assert_eq!([record.after, record.frame], [record.pass + 2; 2]);
         let (code, record) = stub(
             &library,
             &Site {
@@ -194,8 +217,9 @@ mod tests {
             0x1000,
         );
         assert!(code.len() <= RECORD_AT, "{}", code.len());
-        let pass = (record.pass - 0x1000) as usize;
-        assert_eq!(code[pass..pass + 8], library.code()[100..108]);
-        assert_eq!(record.after, record.pass + 2);
+        let bare = (record.bare - 0x1000) as usize;
+        assert_eq!(code[bare..bare + 8], library.code()[100..108]);
+        assert_eq!(record.after, record.bare + 2);
+        assert_eq!(record.frame, (library.text + 102) as u64);
     }
 }
