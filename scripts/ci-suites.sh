@@ -31,7 +31,7 @@ done
 if [ ${#names[@]} = 0 ]; then
     names=(pjdfstest fsx sqlite git tar make stress capi kill-daemon kill-supervisor fill locks
         run-programs run-pjdfstest run-fsx run-sqlite run-git run-tar run-make run-kill-daemon)
-    second=(leveldb pingpong memory)
+    second=(leveldb pingpong memory failed-device)
     if [ $full = yes ]; then
         names+=(coherence coherence-disturb run-python run-databases run-kill-supervisor)
         second=(--full "${second[@]}" run-leveldb)
@@ -109,6 +109,7 @@ for name in "${names[@]}"; do
         pingpong) ROUNDS=${ROUNDS:-$turns} run "$name" "$here/crash/coherence.sh" --pingpong ;;
         locks) ROUNDS=${ROUNDS:-$counts} run "$name" "$here/crash/locks.sh" ;;
         memory) LIVE=$live run "$name" python3 "$here/crash/memory.py" "$gone" ;;
+        failed-device) SHALE=$SHALE run "$name" python3 "$here/crash/failed-device.py" ;;
         coherence) run "$name" "$here/crash/coherence.sh" ;;
         coherence-disturb) run "$name" "$here/crash/coherence.sh" --disturb ;;
         fill) ROUNDS=$fills run "$name" "$here/crash/fill.sh" ;;
