@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <stdexcept>
 #include <string>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -17,6 +18,7 @@ struct Counts {
 };
 
 static int fd, ends[2];
+static std::string fifo;
 // As it is declared, nothing is thrown from it.
 static int (*volatile raise_signal)(int) = raise;
 static char block[4096];
@@ -47,6 +49,13 @@ static void *writes(void *) {
         write_block(n);
 }
 
+// A call that is made for the program and waits, in a thread of which the library knows nothing yet.
+static void *opens(void *) {
+    Counts counts;
+    (void)!open(fifo.c_str(), O_RDONLY);
+    return nullptr;
+}
+
 // By way of a call site of libc, not of a function that the library has in its place.
 static void *writes_vectors(void *) {
     Counts counts;
@@ -59,9 +68,11 @@ static void *writes_vectors(void *) {
 
 int main(int, char **arguments) {
     const int rounds = 60;
-    void *(*const kinds[])(void *) = {waits, writes, writes_vectors};
+    void *(*const kinds[])(void *) = {waits, writes, writes_vectors, opens};
     fd = open((std::string(arguments[1]) + "/file").c_str(), O_CREAT | O_RDWR, 0644);
-    if (fd < 0 || pipe(ends))
+    fifo = std::string(arguments[1]) + "/fifo";
+    unlink(fifo.c_str());
+    if (fd < 0 || pipe(ends) || mkfifo(fifo.c_str(), 0600))
         abort();
     // Until the file is served.
     for (int n = 0; n < 2000; n++)
@@ -84,7 +95,7 @@ int main(int, char **arguments) {
     for (int n = 0; n < rounds; n++) {
         pthread_t thread;
         void *result;
-        if (pthread_create(&thread, nullptr, kinds[n % 3], nullptr))
+        if (pthread_create(&thread, nullptr, kinds[n % 4], nullptr))
             abort();
         usleep(300 + n * 97 % 1500);
         pthread_cancel(thread);
