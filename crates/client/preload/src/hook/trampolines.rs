@@ -310,8 +310,12 @@ global_asm!(
     ".cfi_def_cfa_offset 80",
     "6: call shale_send_pending",
     "jmp 7b",
-    // As libc's own function begins; not for a call of the library itself.
-    "12: mov r11, qword ptr [rip + shale_thread@GOTTPOFF]",
+    // As libc's own function begins, but for two that are no cancellation points; not for a call of the library itself.
+    "12: cmp eax, {lseek}",
+    "je 13b",
+    "cmp eax, {ftruncate}",
+    "je 13b",
+    "mov r11, qword ptr [rip + shale_thread@GOTTPOFF]",
     "cmp dword ptr fs:[r11 + {inside}], 0",
     "jne 13b",
     "call qword ptr [rip + pthread_testcancel@GOTPCREL]",
@@ -353,6 +357,8 @@ global_asm!(
     "10: mov rdi, rax",
     "jmp {fail}",
     ".cfi_endproc",
+    lseek = const nr::LSEEK,
+    ftruncate = const nr::FTRUNCATE,
     clone3 = const nr::CLONE3,
     vfork = const nr::VFORK,
     clone = const nr::CLONE,
