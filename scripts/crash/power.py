@@ -4,7 +4,7 @@
     power.py [CUTS]          default 20
     SEED=n                   moments and survivors; printed at the start
     POLICY=strict|buffered   the volume's, default buffered; with it the programs sync before they log what they did
-    LOADS="sqlite mail …"    default: sqlite tar git append mail
+    LOADS="sqlite mail …"    default: sqlite tar git append mail copy
     WAYS="mount run"         on the mount, under `shale run`, default both
     NO_FLUSH=1               a device that says that flushes are done and does none: losses have to be found
     SHALE=…, HARNESS=…       the programs (default: this tree's release build)
@@ -143,7 +143,7 @@ def move_on(loads, chance):
 def cuts(count):
     seed = int(os.environ.get("SEED", str(os.getpid())))
     chance, tally = random.Random(seed), Tally()
-    names = os.environ.get("LOADS", "sqlite tar git append mail").split()
+    names = os.environ.get("LOADS", "sqlite tar git append mail copy").split()
     ways = os.environ.get("WAYS", "mount run").split()
     print(f"power: {count} cuts, SEED={seed}, {POLICY}, {' '.join(names)} on {' and '.join(ways)}", flush=True)
     host = tempfile.mkdtemp(prefix="shale-power-host-")

@@ -39,5 +39,6 @@ pub fn tables() -> Vec<Table> {
         crate::staged::AreaHeader::TABLE,
         crate::staged::BatchHeader::TABLE,
         crate::staged::PieceEntry::TABLE,
+        crate::staged::PlacedEntry::TABLE,
     ]
 }

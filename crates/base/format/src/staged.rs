@@ -4,12 +4,12 @@
 //! in a range of a device: two blocks for headers, the staging ring, and two images of the memory tier, each behind a
 //! table of the checksums of its pages.
 
-use crate::FormatError;
 use crate::checksum::{crc32c, crc32c_parts};
 use crate::checksummed::{self, Sealed, seal, sealed};
 use crate::layout::layout;
 use crate::limits::{BLOCK_BYTES, LOG_SLOTS};
 use crate::log::is_ring;
+use crate::{BlockAddr, FormatError, TierId};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// First bytes of a header of the area: "SHALESTG".
@@ -76,7 +76,7 @@ layout! {
 }
 
 layout! {
-    /// Header of a batch; the entries of its pieces follow, then their bytes, then zeros up to a multiple of 4096
+    /// Header of a batch; the entries of its pieces follow, the entries of what lies elsewhere, the pieces' other bytes, then zeros up to a multiple of 4096
     pub struct BatchHeader: 64 {
         /// "SHALEBAT"
         pub magic: u64,
@@ -118,8 +118,26 @@ layout! {
         pub from: u64,
         /// number of bytes, at most the ring's
         pub bytes: u64,
+        /// number of its entries of what lies elsewhere
+        pub placed: u32,
         /// 0
-        pub reserved: [u8; 16],
+        pub reserved: [u8; 12],
+    }
+}
+
+layout! {
+    /// A range of a piece whose bytes are not in the batch: they were written to their place in a zone before it
+    pub struct PlacedEntry: 32 {
+        /// position in the log of the first byte, behind the end of the entry before
+        pub from: u64,
+        /// number of bytes, at least one, all in the piece
+        pub bytes: u64,
+        /// address of the block in which the first byte lies, in a tier below NVM
+        pub addr: u64,
+        /// byte of that block
+        pub byte: u32,
+        /// CRC-32C of these bytes
+        pub crc: u32,
     }
 }
 
@@ -270,9 +288,74 @@ impl PieceEntry {
         if p.from.checked_add(p.bytes).is_none() {
             return wrong("from", p.from);
         }
-        match p.reserved == [0; 16] {
+        if u64::from(p.placed) > p.bytes {
+            return wrong("placed", p.placed.into());
+        }
+        match p.reserved == [0; 12] {
             true => Ok(p),
             false => wrong("reserved", 1),
+        }
+    }
+}
+
+impl PlacedEntry {
+    /// Bytes `bytes` of a log from `from` on with checksum `crc`, which lie from byte `byte` of block `addr` on.
+    pub fn new(from: u64, bytes: u64, (addr, byte): (BlockAddr, u32), crc: u32) -> Self {
+        Self {
+            from,
+            bytes,
+            addr: addr.raw(),
+            byte,
+            crc,
+        }
+    }
+
+    /// Position in the log behind the last byte.
+    pub fn end(&self) -> u64 {
+        self.from + self.bytes
+    }
+
+    /// The blocks that it lies in: address of the first, and how many.
+    pub fn blocks(&self) -> (BlockAddr, u64) {
+        let bytes = u64::from(self.byte) + self.bytes;
+        let addr = BlockAddr::from_raw(self.addr);
+        (addr, bytes.div_ceil(BLOCK_BYTES as u64))
+    }
+
+    /// Reads and checks an entry of `piece`, of a batch whose checksum fits. `after`: the end of the entry before it, or the
+    /// beginning of the piece.
+    ///
+    /// # Errors
+    /// Too few bytes, or it says what cannot be.
+    pub fn decode(bytes: &[u8], piece: &PieceEntry, after: u64) -> Result<Self, FormatError> {
+        const WHAT: &str = "placed bytes of a staged batch";
+        let (p, _) = Self::read_from_prefix(bytes).map_err(|_| FormatError::Short {
+            what: WHAT,
+            expected: Self::BYTES,
+            found: bytes.len(),
+        })?;
+        let wrong = |field, found| {
+            Err(FormatError::Field {
+                what: WHAT,
+                at: piece.from,
+                field,
+                found,
+            })
+        };
+        if p.from < after {
+            return wrong("from", p.from);
+        }
+        let end = p.from.checked_add(p.bytes).filter(|_| p.bytes > 0);
+        if end.is_none_or(|end| end > piece.from + piece.bytes) {
+            return wrong("bytes", p.bytes);
+        }
+        let tier = BlockAddr::from_raw(p.addr).tier();
+        if tier.is_none_or(|tier| tier == TierId::Nvm) {
+            return wrong("addr", p.addr);
+        }
+        match (p.byte as usize) < BLOCK_BYTES {
+            true => Ok(p),
+            false => wrong("byte", p.byte.into()),
         }
     }
 }

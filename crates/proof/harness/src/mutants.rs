@@ -68,7 +68,7 @@ const fn of_hostile(name: &'static str, what: &'static str) -> Mutant {
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 110] = [
+pub const MUTANTS: [Mutant; 112] = [
     mutant(
         "append-fence",
         "a record is not fenced before the call returns",
@@ -393,5 +393,13 @@ pub const MUTANTS: [Mutant; 110] = [
     of_staged(
         "replay-slot",
         "a log that is younger than the image has no slot when it is replayed",
+    ),
+    of_staged(
+        "placed-unflushed",
+        "a batch names data in a zone that was written there and not flushed",
+    ),
+    of_staged(
+        "placed-unread",
+        "a replay leaves out data that a batch names in a zone",
     ),
 ];

@@ -20,6 +20,7 @@ mod staging;
 use crate::connections::permissions::RecordValidator;
 use crate::connections::write_accounting::WriteAccounting;
 use crate::hardening::Staged;
+use crate::hardening::hardener::Hardener;
 use crate::space::{FreeSpace, SpaceCredits};
 use crate::tiering::{DirectWriteGuard, LogDigester, Tiering};
 use parking_lot::Mutex;
@@ -203,26 +204,55 @@ impl DigestScheduler {
             "a chunk begins where the last ended"
         );
         assert!(from <= limit, "a chunk from {} to {}", from.0, limit.0);
+        if self.hardens_in_place(client, from, limit)
+            && let Some(done) = self.chunk_hardened_in_place(client, work, from..limit)
+        {
+            return done;
+        }
         let limit = self.hardened_limit(client, from, limit)?;
-        let mut chunk = LiveChunk {
+        let direct = self.direct_writes(from, limit);
+        let done = digest_chunks(&mut self.live_chunk(client, work, from..limit, (direct, None)));
+        self.after_chunk(client, work, done)
+    }
+
+    /// The right to write what is logged from `from` to `limit` below NVM, if it is to go there.
+    fn direct_writes(&self, from: LogPos, limit: LogPos) -> Option<DirectWriteGuard<'_>> {
+        let logged = limit.0.saturating_sub(from.0);
+        self.parts.tiering.lock_direct_writes(logged)
+    }
+
+    fn live_chunk<'a>(
+        &'a self,
+        client: &'a Arc<Client>,
+        work: &'a mut Work,
+        range: Range<LogPos>,
+        (direct, hardener): (Option<DirectWriteGuard<'a>>, Option<&'a Hardener>),
+    ) -> LiveChunk<'a> {
+        LiveChunk {
             scheduler: self,
             client,
             work,
-            range: from..limit,
+            range,
             reserved: FreeSpace::of(&self.parts.volume).whole() / CHUNK_RESERVED_PART,
-            direct: self
-                .parts
-                .tiering
-                .lock_direct_writes(limit.0.saturating_sub(from.0)),
-        };
-        let Err(e) = digest_chunks(&mut chunk) else {
-            return Ok(());
-        };
-        drop(chunk);
-        match e {
-            e if e.is_short() => return Err(self.short(client, &e)),
-            e @ DigestError::Cut { pos, .. } => self.refuse(client, work, (pos, e.to_string())),
-            e => self.stuck(client, &e),
+            direct,
+            hardener,
+        }
+    }
+
+    /// What follows from how a chunk ended.
+    fn after_chunk(
+        &self,
+        client: &Arc<Client>,
+        work: &mut Work,
+        done: Result<(), DigestError>,
+    ) -> Result<(), DigestStop> {
+        match done {
+            Ok(()) => {}
+            Err(e) if e.is_short() => return Err(self.short(client, &e)),
+            Err(e @ DigestError::Cut { pos, .. }) => {
+                self.refuse(client, work, (pos, e.to_string()));
+            }
+            Err(e) => self.stuck(client, &e),
         }
         Ok(())
     }
@@ -374,6 +404,8 @@ struct LiveChunk<'a> {
     reserved: u64,
     /// The right to write below NVM, and which data goes there.
     direct: Option<DirectWriteGuard<'a>>,
+    /// Hardens its records once their data is written; `None`: they are hardened.
+    hardener: Option<&'a Hardener>,
 }
 
 impl Chunks for LiveChunk<'_> {
@@ -386,7 +418,8 @@ impl Chunks for LiveChunk<'_> {
             slot: client.slot,
         };
         let rule = self.direct.as_ref().map(|guard| guard.rule);
-        let rights = RecordValidator::new(client, &parts.credits, &parts.leases, rule);
+        let rights =
+            RecordValidator::new(client, &parts.credits, &parts.leases, rule, self.hardener);
         let Range { start, end } = self.range;
         let _reader = parts.reclaimer.read();
         let digester = &parts.digester;

@@ -129,7 +129,12 @@ impl Base {
         let grace = Arc::new(grace);
         let credits: Arc<SpaceCredits> = Arc::default();
         let staged = staged.map(|OpenedArea { area, dirty }| {
-            let hardener = Arc::new(Hardener::new(area.clone(), clients.clone(), clock.clone()));
+            let hardener = Arc::new(Hardener::new(
+                area.clone(),
+                clients.clone(),
+                volume.clone(),
+                clock.clone(),
+            ));
             let (volume, map, credits) = (volume.clone(), map.clone(), credits.clone());
             let checkpointer =
                 Checkpointer::new(area, volume, map, dirty, hardener.clone(), credits);

@@ -1,11 +1,13 @@
 //! What a client may do, as digest asks it. Digest itself checks that a record makes
 //! sense; whether this client may make it is decided here.
 
+use crate::DigestError;
 use crate::run_set::RunSet;
 use shale_format::acl::Acl;
 use shale_format::inode::Inode;
 use shale_format::record::SetAttrBody;
-use shale_format::{Ino, TierId};
+use shale_format::staged::PlacedEntry;
+use shale_format::{Ino, LogPos, TierId};
 use shale_volume::{Run, WriteStream};
 
 /// What a record is about to do with an inode.
@@ -127,6 +129,15 @@ pub trait AccessPolicy {
     /// sure that nobody else allocates or writes there during the call.
     fn placement(&self, _: &NewRun) -> Placement {
         Placement::Nvm
+    }
+    /// The data of the chunk's records before `upto` is written, and durable where it lies below NVM; nothing links it yet. What has
+    /// to be durable before the chunk is part of the volume is made so here. `placed`: which bytes of the log lie below NVM, and where:
+    /// ascending, none twice.
+    ///
+    /// # Errors
+    /// [`DigestError::NotHardened`]: the chunk does not become part of the volume.
+    fn harden(&self, _upto: LogPos, _placed: &[PlacedEntry]) -> Result<(), DigestError> {
+        Ok(())
     }
     /// Whether the access control list of an inode matters to what the client may do with it.
     fn asks_acl(&self, _: &Inode) -> bool {

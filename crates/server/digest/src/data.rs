@@ -15,10 +15,12 @@ use super::plan::{InodePlan, Plan};
 use super::poison;
 use super::scan::LogSource;
 use crate::tail_block_cache::{TailBlockCache, tail_block};
+use shale_format::checksum::Crc32c;
 use shale_format::extent::{Extent, UNWRITTEN};
 use shale_format::inode::Inode;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::log::RING_AT;
+use shale_format::staged::PlacedEntry;
 use shale_format::{BlockAddr, FileBlock, Ino, LogPos, TierId};
 use shale_nvm::{LINE_BYTES, Path};
 use shale_oplog::Op;
@@ -31,6 +33,8 @@ const BUFFER_BYTES: usize = 64 << 10;
 const DIRECT_BYTES: u64 = 4096;
 /// Bytes that are written below NVM at once.
 const ROW_BYTES: usize = 1 << 20;
+/// Least bytes of a log that follow one another below NVM and get an entry of their own.
+const PLACED_BYTES_MIN: u64 = 2048;
 
 const _: () = assert!(BUFFER_BYTES.is_multiple_of(BLOCK_BYTES));
 
@@ -260,14 +264,14 @@ fn blocks(ranges: &[std::ops::Range<u64>]) -> u64 {
     ranges.iter().map(|r| r.end - r.start).sum()
 }
 
-/// Writes the data of all runs.
+/// Writes the data of all runs. Gives which bytes of the log lie below NVM now, durable: ascending, none twice.
 pub(crate) fn write(
     (volume, tail_blocks): (&Volume, &TailBlockCache),
     log: &LogSource<'_>,
     items: &[Item],
     plan: &Plan,
     placed: &Allocation<'_>,
-) -> Result<(), DigestError> {
+) -> Result<Vec<PlacedEntry>, DigestError> {
     let view = volume.view();
     let mut writer = Writer {
         volume,
@@ -279,6 +283,7 @@ pub(crate) fn write(
         row: SequentialWriter::default(),
         leaf: KeptLeaf::default(),
         last: Vec::new(),
+        logged: Vec::new(),
     };
     for (inode, extents) in plan.inodes.iter().zip(&placed.extents) {
         if inode.file.copies.is_empty() {
@@ -301,14 +306,34 @@ pub(crate) fn write(
             .any(|(_, run)| run.addr.tier() == Some(tier))
     };
     for tier in TierId::ALL.into_iter().filter(|tier| to(*tier)) {
-        if !mutants::is_on("direct-flush") {
+        if !mutants::is_on("direct-flush") && !mutants::is_on("placed-unflushed") {
             volume.flush_lower(tier)?;
         }
     }
     for (ino, addr, bytes) in writer.last {
         tail_blocks.keep(ino.0, (addr, view.generation(addr)?), &bytes);
     }
-    Ok(())
+    Ok(large_and_once(writer.logged))
+}
+
+/// Of bytes of a log that were written below, those that are worth an entry: [`PLACED_BYTES_MIN`] and more. Ascending, none twice.
+fn large_and_once(logged: Vec<(PlacedEntry, Crc32c)>) -> Vec<PlacedEntry> {
+    let large = logged
+        .into_iter()
+        .filter(|(placed, _)| placed.bytes >= PLACED_BYTES_MIN);
+    let with_crc = large.map(|(placed, crc)| PlacedEntry {
+        crc: crc.finish(),
+        ..placed
+    });
+    let mut logged: Vec<PlacedEntry> = with_crc.collect();
+    logged.sort_by_key(|placed| placed.from);
+    let mut end = 0;
+    logged.retain(|placed| {
+        let is_new = placed.from >= end;
+        end = end.max(placed.end());
+        is_new
+    });
+    logged
 }
 
 /// Bytes for blocks below NVM that follow one another in one zone.
@@ -359,6 +384,8 @@ struct Writer<'a> {
     leaf: KeptLeaf,
     /// Last blocks that lie below NVM.
     last: Vec<(Ino, BlockAddr, Vec<u8>)>,
+    /// Bytes of the log that were written below NVM, and their checksums.
+    logged: Vec<(PlacedEntry, Crc32c)>,
 }
 
 impl Writer<'_> {
@@ -399,6 +426,9 @@ impl Writer<'_> {
                 } else {
                     let n = rest.min((BUFFER_BYTES - held) as u64);
                     self.load(f.from, old, held, n as usize)?;
+                    if below {
+                        self.note_logged(f.from, (held, n), (target, at));
+                    }
                     held += n as usize;
                     n
                 };
@@ -484,6 +514,34 @@ impl Writer<'_> {
             return Err(VolumeError::Unreadable { block }.into());
         }
         Ok(bytes)
+    }
+
+    /// Notes that what lies in the buffer from byte `held` on, `bytes` bytes from `from`, goes to byte `at` behind the start of
+    /// `target`, if it is the log's.
+    fn note_logged(
+        &mut self,
+        from: From,
+        (held, bytes): (usize, u64),
+        (target, at): (BlockAddr, u64),
+    ) {
+        let From::New(Source::Log(pos)) = from else {
+            return;
+        };
+        let data = &self.buffer[held..held + bytes as usize];
+        let (addr, byte) = (target.plus(at / BLOCK), at % BLOCK);
+        if let Some((last, crc)) = self.logged.last_mut() {
+            let behind = u64::from(last.byte) + last.bytes;
+            let next = BlockAddr::from_raw(last.addr).plus(behind / BLOCK);
+            if (last.end(), next, behind % BLOCK) == (pos.0, addr, byte) {
+                last.bytes += bytes;
+                crc.update(data);
+                return;
+            }
+        }
+        let mut crc = Crc32c::new();
+        crc.update(data);
+        let placed = PlacedEntry::new(pos.0, bytes, (addr, byte as u32), 0);
+        self.logged.push((placed, crc));
     }
 
     /// Byte of the log file where position `pos` is.

@@ -93,6 +93,9 @@ pub enum DigestError {
         /// Why not.
         why: VolumeError,
     },
+    /// The log is not durable as far as the chunk goes ([`AccessPolicy::harden`]), and cannot be made so now.
+    #[error("what was logged is not hardened: {0}")]
+    NotHardened(String),
     /// The log file has become shorter while it was digested.
     #[error("the file of log {slot} was cut short: there is nothing at {}", pos.0)]
     Cut {
@@ -440,9 +443,11 @@ impl Digester {
         let late = mutants::is_on("commit-before-data");
         let (into, items) = ((&*self.volume, &self.tail_blocks), &batch.items);
         let write = || data::write(into, log, items, &plan, &placed);
-        if !late {
-            write()?;
-        }
+        let logged = match late {
+            true => Vec::new(),
+            false => write()?,
+        };
+        access_policy.harden(upto, &logged)?;
         self.given_up.lose(&self.volume, &self.tail_blocks, &lost)?;
         failpoints::reach("digest-data");
         let (extents, positions) = (&placed.extents, (from, upto));

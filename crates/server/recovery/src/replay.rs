@@ -13,9 +13,11 @@ use crate::recover::Recovery;
 use crate::recovered_log::RecoveredLog;
 use shale_clients::log_reader::FdLogReader;
 use shale_digest::DigestStats;
-use shale_format::LogPos;
+use shale_format::checksum::crc32c;
 use shale_format::log::{LOG_MAGIC, LogHeader, LogSlot, RING_AT, TAIL_AT, file_name, slot_state};
-use shale_persist::staged::{LogIdentity, StagedArea, StagedPiece};
+use shale_format::staged::PlacedEntry;
+use shale_format::{BlockAddr, LogPos};
+use shale_persist::staged::{LogIdentity, PersistError, StagedArea, StagedPiece};
 use shale_pool::PoolError;
 use shale_pool::nvm_dir::remove;
 use shale_sys::{mutants, private};
@@ -129,7 +131,7 @@ impl<'r> Replay<'r> {
                 self.replayed.add(&before);
             }
         }
-        let log = self.logs.get_mut(&slot).expect("it was just put there");
+        let log = &self.logs[&slot];
         if log.outcome.refused || end <= log.outcome.end {
             return Ok(());
         }
@@ -140,9 +142,36 @@ impl<'r> Replay<'r> {
             piece.from.0
         );
         log.put(piece.from, &piece.bytes)?;
-        log.head = LogPos(end);
+        // What is digested is not read again, and may have lost its place.
+        let digested = log.outcome.end;
+        for placed in piece.placed.iter().filter(|p| p.end() > digested) {
+            if !mutants::is_on("placed-unread") {
+                log.put(LogPos(placed.from), &self.read_placed(placed)?)?;
+            }
+        }
+        if let Some(log) = self.logs.get_mut(&slot) {
+            log.head = LogPos(end);
+        }
         self.open = Some(slot);
         Ok(())
+    }
+
+    /// Reads what was written to its place below NVM before the batch that names it. No digest of the image knows these blocks.
+    fn read_placed(&self, placed: &PlacedEntry) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; placed.bytes as usize];
+        let volume = self.recovery.volume;
+        let addr = BlockAddr::from_raw(placed.addr);
+        volume.read_lower_raw(addr, placed.byte, &mut bytes)?;
+        match crc32c(&bytes) == placed.crc {
+            true => Ok(bytes),
+            false => Err(PersistError::Damaged {
+                why: format!(
+                    "what was logged at {} lies in {addr:?}, and is not what was written there",
+                    placed.from
+                ),
+            }
+            .into()),
+        }
     }
 
     fn digest_open(&mut self) -> Result<()> {

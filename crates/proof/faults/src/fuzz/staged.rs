@@ -5,9 +5,9 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, OnceLock};
 
 use shale_block::MemoryBlocks;
-use shale_format::LogPos;
 use shale_format::limits::LOG_BYTES_MIN;
-use shale_format::staged::{AreaHeader, BatchHeader};
+use shale_format::staged::{AreaHeader, BatchHeader, PlacedEntry};
+use shale_format::{BlockAddr, LogPos, TierId};
 use shale_persist::staged::{AreaLayout, Batch, LogIdentity, PAGE_BYTES, Piece, StagedArea};
 use zerocopy::FromBytes;
 
@@ -40,8 +40,17 @@ fn append(area: &StagedArea, bytes: &[u8]) -> Option<Batch> {
         log: log(),
         from,
         bytes,
+        placed: &[],
     };
-    let appended = area.append(&[piece, piece]);
+    let half = bytes.len() as u64 / 2;
+    // In the middle as many bytes again lie elsewhere.
+    let addr = BlockAddr::new(TierId::Ssd, 9);
+    let placed = [PlacedEntry::new(from.0 + half, 1 + 2 * half, (addr, 17), 5)];
+    let with_placed = Piece {
+        placed: &placed,
+        ..piece
+    };
+    let appended = area.append(&[piece, with_placed]);
     appended
         .ok()
         .map(|_| batches(area).pop().expect("it was appended"))

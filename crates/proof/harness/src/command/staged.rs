@@ -83,7 +83,7 @@ impl Campaign<'_> {
             eprintln!("\nFAILED: {failure}");
         }
         eprintln!(
-            "{} cuts ({} more in restores) of {} cases, {} writes and flushes; {} batches replayed, {} checkpoints meanwhile; {} MiB placed on flash by digests; {} staging areas failed; {:.1} s; from case {}",
+            "{} cuts ({} more in restores) of {} cases, {} writes and flushes; {} batches replayed, {} checkpoints meanwhile; {} MiB placed on flash by digests, {} KiB of logs hardened by that; {} staging areas failed; {:.1} s; from case {}",
             tally.cuts,
             tally.restores_cut,
             cases,
@@ -91,6 +91,7 @@ impl Campaign<'_> {
             tally.batches,
             tally.checkpoints,
             tally.placed_bytes >> 20,
+            tally.hardened_in_place >> 10,
             tally.given_up,
             begun.elapsed().as_secs_f64(),
             self.first,

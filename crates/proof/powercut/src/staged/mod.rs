@@ -98,6 +98,8 @@ pub struct Tally {
     pub checkpoints: u64,
     /// Bytes that digests placed on flash.
     pub placed_bytes: u64,
+    /// Bytes of logs that were hardened by that, and not staged.
+    pub hardened_in_place: u64,
     /// Staging areas whose device failed ([`explore_failing`]).
     pub given_up: u64,
 }
@@ -110,6 +112,7 @@ impl std::ops::AddAssign for Tally {
         self.batches += more.batches;
         self.checkpoints += more.checkpoints;
         self.placed_bytes += more.placed_bytes;
+        self.hardened_in_place += more.hardened_in_place;
         self.given_up += more.given_up;
     }
 }
@@ -250,7 +253,8 @@ fn perform(case: &Case, stage: &Stage, recorded: &Recorded) -> Checked<(Vec<Done
     }
     let status = daemon.status_values();
     let tally = Tally {
-        checkpoints: status.staged.map_or(0, |s| s.checkpoints),
+        checkpoints: status.staged.as_ref().map_or(0, |s| s.checkpoints),
+        hardened_in_place: status.staged.as_ref().map_or(0, |s| s.placed_bytes),
         placed_bytes: status
             .migration
             .map_or(0, |m| m.counts.direct_to_tier_bytes),
@@ -439,6 +443,7 @@ mod tests {
             all.cuts >= 12 && all.batches > 0 && all.checkpoints > 0 && all.placed_bytes > 0,
             "{all:?}"
         );
+        assert!(all.hardened_in_place > 0, "{all:?}");
     }
 
     #[test]

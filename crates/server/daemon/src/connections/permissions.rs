@@ -7,38 +7,45 @@
 //! right by POSIX, which is decided again here. A descriptor opened before a `chmod` writes on,
 //! legally: so a client may write what its user could write once, since it has held a lease.
 
+use crate::hardening::hardener::{Hardener, NotHardened};
 use crate::space::SpaceCredits;
 use crate::tiering::DirectPlacement;
 use shale_clients::client::Client;
 use shale_coherence::lease_manager::LeaseManager;
-use shale_digest::{AccessPolicy, Change, NewRun, Placement};
-use shale_format::Ino;
+use shale_digest::{AccessPolicy, Change, DigestError, NewRun, Placement};
 use shale_format::inode::Inode;
+use shale_format::staged::PlacedEntry;
+use shale_format::{Ino, LogPos};
 use shale_proto::LeaseMode;
 use shale_sys::mutants;
 use shale_volume::Run;
+use std::sync::Arc;
 
 /// Rights of one client during one call of the digester.
 pub(crate) struct RecordValidator<'a> {
-    client: &'a Client,
+    client: &'a Arc<Client>,
     credits: &'a SpaceCredits,
     leases: &'a LeaseManager,
     direct_placement: Option<DirectPlacement>,
+    hardener: Option<&'a Hardener>,
 }
 
 impl<'a> RecordValidator<'a> {
-    /// `direct_placement`: what goes below NVM at once, `None`: nothing; the caller holds the migration lock.
+    /// `direct_placement`: what goes below NVM at once, `None`: nothing; the caller holds the migration lock. `hardener`: has records
+    /// hardened with what was placed there; `None`: they are.
     pub(crate) fn new(
-        client: &'a Client,
+        client: &'a Arc<Client>,
         credits: &'a SpaceCredits,
         leases: &'a LeaseManager,
         direct_placement: Option<DirectPlacement>,
+        hardener: Option<&'a Hardener>,
     ) -> Self {
         Self {
             client,
             credits,
             leases,
             direct_placement,
+            hardener,
         }
     }
 }
@@ -51,6 +58,20 @@ impl AccessPolicy for RecordValidator<'_> {
     fn placement(&self, run: &NewRun) -> Placement {
         let rule = self.direct_placement;
         rule.map_or(Placement::Nvm, |rule| rule.of(run))
+    }
+
+    fn harden(&self, upto: LogPos, placed: &[PlacedEntry]) -> Result<(), DigestError> {
+        let Some(hardener) = self.hardener else {
+            return Ok(());
+        };
+        let hardened = hardener.harden_placed(self.client, upto.0, placed);
+        hardened.map_err(|why| {
+            DigestError::NotHardened(match why {
+                NotHardened::Full => "the staging area is full".to_owned(),
+                NotHardened::NoRecord => "there is no record where one should begin".to_owned(),
+                NotHardened::Failed(why) => why,
+            })
+        })
     }
 
     fn granted_blocks(&self, run: Run) -> bool {

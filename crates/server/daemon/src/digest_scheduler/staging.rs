@@ -4,16 +4,22 @@ use super::DigestScheduler;
 use crate::hardening::Staged;
 use crate::hardening::checkpointer::StagedStatus;
 use crate::hardening::hardener::NotHardened;
-use shale_clients::client::Client;
+use shale_clients::client::{Client, Work};
 use shale_coherence::digest_stop::DigestStop;
+use shale_digest::{DigestError, digest_chunks};
 use shale_format::LogPos;
 use shale_persist::staged::PersistError;
 use shale_sys::mutants;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// How often the thread of a staged volume looks whether something is due.
 const STAGING_LOOK: Duration = Duration::from_millis(50);
+/// Bytes of a log that are not hardened, from which on a call that waits for them has the log digested.
+const IN_PLACE_BYTES: u64 = 1 << 20;
+/// Part of the memory tier that has to be free for that.
+const IN_PLACE_FREE_PART: u64 = 8;
 /// Times a full staging area is emptied for one call: others may fill it again meanwhile.
 const STAGING_TRIES: u32 = 100;
 
@@ -47,6 +53,39 @@ impl DigestScheduler {
         Ok(limit.min(LogPos(client.hardened().max(from.0))))
     }
 
+    /// Whether the log of `client` from `from` on is hardened by its digest, with large data written once, to its place: where
+    /// nothing of it is hardened yet, and some of it could go below NVM.
+    pub(super) fn hardens_in_place(
+        &self,
+        client: &Arc<Client>,
+        from: LogPos,
+        limit: LogPos,
+    ) -> bool {
+        self.parts.staged.is_some()
+            && client.hardened() <= from.0
+            && limit.0 - from.0 >= self.parts.tiering.direct_placement_min_bytes()
+            && !mutants::is_on("digest-unhardened")
+    }
+
+    /// Digests a chunk that is not hardened: its data is written, then its records are hardened, then it becomes part of the volume
+    /// (StageFS §3.2, full-page steal). `None`: nothing happened, and it has to be hardened first.
+    pub(super) fn chunk_hardened_in_place(
+        &self,
+        client: &Arc<Client>,
+        work: &mut Work,
+        range: Range<LogPos>,
+    ) -> Option<Result<(), DigestStop>> {
+        let staged = self.parts.staged.as_ref()?;
+        let direct = self.direct_writes(range.start, range.end)?;
+        let with = (Some(direct), Some(&*staged.hardener));
+        let done = digest_chunks(&mut self.live_chunk(client, work, range, with));
+        match done {
+            // Who hardens it by itself finds out what to do.
+            Err(DigestError::NotHardened(_)) => None,
+            done => Some(self.after_chunk(client, work, done)),
+        }
+    }
+
     /// Returns when the records of `client` before `upto` survive a power cut, or all that it has published if that is less.
     ///
     /// # Errors
@@ -64,7 +103,21 @@ impl DigestScheduler {
         client: &Arc<Client>,
         upto: u64,
     ) -> Result<(), NotHardened> {
+        self.harden_large_in_place(client, upto);
         self.with_staging_space(staged, || staged.hardener.harden(client, upto))
+    }
+
+    /// Has a log digested up to `upto` if much of it is not hardened, so that its data is written once. Not where the memory tier is
+    /// nearly full: who waits until something is durable does not wait for space.
+    fn harden_large_in_place(&self, client: &Arc<Client>, upto: u64) {
+        let upto = upto.min(client.published().pos().0);
+        let space = self.parts.volume.space();
+        if upto.saturating_sub(client.hardened()) >= IN_PLACE_BYTES
+            && space.free > space.total / IN_PLACE_FREE_PART
+        {
+            // Who hardens it without that finds out what is wrong.
+            let _ = self.digest_to(client, upto);
+        }
     }
 
     /// Returns when what every client has published by now survives a power cut. `asking`: the client that wants to know, if it is
@@ -79,6 +132,9 @@ impl DigestScheduler {
         let now_ns = self.parts.clock.monotonic_ns();
         let logs = staged.hardener.published();
         if !mutants::is_on("sync-others-left") {
+            for (client, upto) in &logs {
+                self.harden_large_in_place(client, *upto);
+            }
             self.with_staging_space(staged, || staged.hardener.harden_all(&logs))?;
             staged.hardener.note_all_hardened(now_ns);
         }

@@ -62,6 +62,8 @@ pub struct StagedStatus {
     pub commits: u64,
     /// Bytes of these as they were written, with headers and padding.
     pub commit_bytes: u64,
+    /// Bytes of logs that were hardened where digests wrote them, in zones, and not in batches.
+    pub placed_bytes: u64,
     /// Calls that waited for one.
     pub commit_waiters: u64,
     /// How long commits took.
@@ -105,7 +107,11 @@ impl Checkpointer {
 
     /// Whether one is due: by the staging area in use, the pages that have changed, the space that waits for it, or its age.
     pub(crate) fn is_due(&self, now_ns: u64) -> bool {
-        let staged = self.area.staged_bytes();
+        // What was staged, or written to its place instead: a restore brings all of it into the memory tier.
+        let staged = self
+            .area
+            .staged_bytes()
+            .max(self.credits.held_for_checkpoint());
         let dirty = self.dirty.len();
         let old = now_ns.saturating_sub(self.last.lock().ns) > AGE_MAX_NS;
         let space = self.volume.space();
@@ -137,17 +143,18 @@ impl Checkpointer {
             (txid, pages, bytes, self.hardener.keep_from(slots))
         });
         // What a memory error has left half done is for no restore.
-        let Some((txid, pages, bytes, keep_from)) = copied else {
+        let Some((txid, pages, bytes, kept)) = copied else {
             return Ok(());
         };
         let mut copies = pages.iter().copied().zip(&bytes);
         let written = self
             .area
-            .write_checkpoint(&mut copies, txid.0, keep_from, clean);
+            .write_checkpoint(&mut copies, txid.0, kept.from, clean);
         if let Err(e) = &written {
             self.hardener.give_up(format!("a checkpoint: {e}"));
         }
         written?;
+        self.hardener.unpin(&kept.placed);
         self.volume.checkpointed(txid);
         self.credits.checkpointed(held);
         *self.last.lock() = Last {
@@ -174,6 +181,7 @@ impl Checkpointer {
             unhardened_s: (age_ns / 1_000_000) as f64 / 1000.0,
             commits: counts.batches,
             commit_bytes: counts.batch_bytes,
+            placed_bytes: self.hardener.placed_bytes(),
             commit_waiters: self.hardener.waiters(),
             commit_times: self.hardener.times(),
             checkpoints: counts.checkpoints,

@@ -7,6 +7,9 @@
 //! for all of them at once; logs that a call waits for alone (`fsync`) are taken first, so it finds its own in the next batch, and what is hardened for a digest is
 //! cut so that it waits for little of that.
 //!
+//! Of a log that is being digested, what the digest has written to its place below NVM already is not written again: a piece names
+//! where it lies (full-page steal; StageFS §3.2). Zones that a batch names are not erased before a checkpoint has freed the batch.
+//!
 //! The first failed write ends it for good: nobody knows what the device holds then. Every waiter and every later call gets the
 //! error; what was hardened before stays.
 
@@ -16,11 +19,14 @@ use shale_clients::client::Client;
 use shale_clients::clients::Clients;
 use shale_format::LogPos;
 use shale_format::log::{LogSlot, RING_AT, slot_state};
+use shale_format::staged::PlacedEntry;
 use shale_oplog::{PERMIT_PART, Scan};
 use shale_persist::staged::{BatchNumber, LogIdentity, PersistError, Piece, StagedArea};
 use shale_proto::commits::BytesBeside;
 use shale_sys::{Clock, mutants};
+use shale_volume::{Run, Volume};
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 
@@ -40,6 +46,16 @@ struct StagedBatch {
     number: BatchNumber,
     /// Slot, salt and end of each piece.
     ends: Vec<(u32, u64, u64)>,
+    /// What it names in zones, which are pinned.
+    placed: Vec<PlacedEntry>,
+}
+
+/// Which batches have to be kept.
+pub(crate) struct Kept {
+    /// The first one.
+    pub(crate) from: BatchNumber,
+    /// What those before it name in zones, for [`Hardener::unpin`].
+    pub(crate) placed: Vec<PlacedEntry>,
 }
 
 /// A log, and the position before which its records are waited for.
@@ -136,6 +152,10 @@ impl State {
 pub(crate) struct Hardener {
     area: Arc<StagedArea>,
     clients: Arc<Clients>,
+    volume: Arc<Volume>,
+    /// Of logs that are being digested, by client: the end of the chunk, and what of it lies in zones already. A leaf among the locks.
+    digesting: Mutex<BTreeMap<u32, (u64, Vec<PlacedEntry>)>>,
+    placed_bytes: AtomicU64,
     /// Of the standard library, as its condition wakes all who wait at once: one after the other, the last would wait as long as for a commit.
     state: std::sync::Mutex<State>,
     changed: Condvar,
@@ -155,14 +175,35 @@ struct Taken {
     from: u64,
     /// Where the bytes end, and a transaction.
     end: u64,
+    /// Those of them that are not `placed`.
     bytes: Vec<u8>,
+    placed: Vec<PlacedEntry>,
+}
+
+impl Taken {
+    fn piece(&self) -> Piece<'_> {
+        Piece {
+            log: identity(&self.client),
+            from: LogPos(self.from),
+            bytes: &self.bytes,
+            placed: &self.placed,
+        }
+    }
 }
 
 impl Hardener {
-    pub(crate) fn new(area: Arc<StagedArea>, clients: Arc<Clients>, clock: Arc<dyn Clock>) -> Self {
+    pub(crate) fn new(
+        area: Arc<StagedArea>,
+        clients: Arc<Clients>,
+        volume: Arc<Volume>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
         Self {
             area,
             clients,
+            volume,
+            digesting: Mutex::default(),
+            placed_bytes: AtomicU64::new(0),
             state: std::sync::Mutex::default(),
             changed: Condvar::new(),
             kept: Mutex::default(),
@@ -195,6 +236,22 @@ impl Hardener {
         upto: u64,
     ) -> Result<(), NotHardened> {
         self.harden_log(client, upto, Waiter::Digest)
+    }
+
+    /// Returns when the records of `client` before `upto` survive a power cut, of which a digest has written `placed` below NVM, durable:
+    /// ascending, none twice.
+    pub(crate) fn harden_placed(
+        &self,
+        client: &Arc<Client>,
+        upto: u64,
+        placed: &[PlacedEntry],
+    ) -> Result<(), NotHardened> {
+        let chunk = (upto, placed.to_vec());
+        let before = self.digesting.lock().insert(client.id, chunk);
+        assert!(before.is_none(), "one digest at a time works on a log");
+        let hardened = self.harden_log(client, upto, Waiter::Digest);
+        self.digesting.lock().remove(&client.id);
+        hardened
     }
 
     fn harden_log(
@@ -346,43 +403,41 @@ impl Hardener {
         let begun_ns = self.clock.monotonic_ns();
         let most = self.area.batch_bytes_max();
         let mut left = most.min(bytes_max);
-        let begun = match take(first, left) {
+        let begun = match self.take(first, left) {
             // It begins with a transaction that is larger.
-            Err(NotHardened::NoRecord) if left < most => take(first, most)?,
+            Err(NotHardened::NoRecord) if left < most => self.take(first, most)?,
             other => other?,
         };
         let mut taken = Vec::from_iter(begun);
-        let bytes: usize = taken.iter().map(|t| t.bytes.len()).sum();
+        let bytes: usize = taken.iter().map(|t| t.piece().batch_bytes()).sum();
         left = left.saturating_sub(bytes);
         for client in wanted.iter().filter(|c| c.id != first.id) {
             // One that cannot be read, or does not fit, finds out when it is the first.
-            if let Ok(Some(more)) = take(client, left) {
-                left -= more.bytes.len();
+            if let Ok(Some(more)) = self.take(client, left) {
+                left -= more.piece().batch_bytes();
                 taken.push(more);
             }
         }
         if taken.is_empty() {
             return Ok(());
         }
-        let pieces: Vec<Piece<'_>> = taken
-            .iter()
-            .map(|t| Piece {
-                log: identity(&t.client),
-                from: LogPos(t.from),
-                bytes: &t.bytes,
-            })
-            .collect();
+        let pieces: Vec<Piece<'_>> = taken.iter().map(Taken::piece).collect();
         let ends = taken.iter().map(|t| (t.client.slot, t.client.salt, t.end));
+        let placed: Vec<PlacedEntry> = taken.iter().flat_map(|t| t.placed.clone()).collect();
+        let placed_bytes: u64 = placed.iter().map(|p| p.bytes).sum();
+        self.pin(&placed)?;
         // Noted before it is written: a checkpoint that begins meanwhile must not take it for free.
         let number = self.area.next_batch();
         self.kept.lock().push_back(StagedBatch {
             number,
             ends: ends.collect(),
+            placed,
         });
         match self.area.append(&pieces) {
             Ok(written) => assert_eq!(written, number, "one thread at a time writes batches"),
             Err(e) => {
-                // It may be gone: of a log that was cut off meanwhile nothing has to be kept.
+                // It may be gone: of a log that was cut off meanwhile nothing has to be kept. What may be on the device is not erased: its
+                // zones stay pinned.
                 self.kept.lock().retain(|batch| batch.number != number);
                 return Err(match e {
                     PersistError::Full { .. } => NotHardened::Full,
@@ -393,15 +448,38 @@ impl Hardener {
         for piece in taken {
             piece.client.set_hardened(LogPos(piece.end));
         }
+        self.placed_bytes.fetch_add(placed_bytes, Ordering::Relaxed);
         let took_ns = self.clock.monotonic_ns().saturating_sub(begun_ns);
         self.times.note(took_ns);
         self.beside.note(took_ns);
         Ok(())
     }
 
-    /// The first batch that has to be kept where logs are digested as `slots` says: of every batch before it all
-    /// records are in the volume.
-    pub(crate) fn keep_from(&self, slots: &[LogSlot]) -> BatchNumber {
+    fn pin(&self, placed: &[PlacedEntry]) -> Result<(), NotHardened> {
+        for run in placed.iter().map(run_of) {
+            let pinned = self.volume.pin_zones(run);
+            pinned.map_err(|e| NotHardened::Failed(e.to_string()))?;
+        }
+        Ok(())
+    }
+
+    /// Batches that named these are free: their zones may be erased.
+    pub(crate) fn unpin(&self, placed: &[PlacedEntry]) {
+        for run in placed.iter().map(run_of) {
+            if let Err(e) = self.volume.unpin_zones(run) {
+                tracing::error!("a zone stays as it is: {e}");
+            }
+        }
+    }
+
+    /// Bytes of logs that were hardened where they lie in zones.
+    pub(crate) fn placed_bytes(&self) -> u64 {
+        self.placed_bytes.load(Ordering::Relaxed)
+    }
+
+    /// What has to be kept where logs are digested as `slots` says: of every batch before the first one all records are in the volume.
+    pub(crate) fn keep_from(&self, slots: &[LogSlot]) -> Kept {
+        let mut placed = Vec::new();
         let mut kept = self.kept.lock();
         let is_digested = |&(slot, salt, end): &(u32, u64, u64)| {
             if mutants::is_on("batch-freed-early") {
@@ -412,13 +490,35 @@ impl Hardener {
             slot.state != slot_state::LIVE || slot.salt != salt || slot.digested >= end
         };
         while kept.front().is_some_and(|b| b.ends.iter().all(is_digested)) {
-            kept.pop_front();
+            placed.extend(kept.pop_front().into_iter().flat_map(|b| b.placed));
         }
-        match kept.front() {
+        let from = match kept.front() {
             Some(batch) => batch.number,
             None => self.area.next_batch(),
-        }
+        };
+        Kept { from, placed }
     }
+
+    /// What a client has published and is not hardened, `most` bytes of it; `None`: there is nothing.
+    fn take(&self, client: &Arc<Client>, most: usize) -> Result<Option<Taken>, NotHardened> {
+        let from = client.hardened();
+        let digesting = self.digesting.lock().get(&client.id).cloned();
+        if let Some((end, placed)) = digesting.filter(|(end, _)| *end > from) {
+            let placed = placed.into_iter().filter(|one| one.from >= from).collect();
+            let taken = read(client, from..end, placed)?;
+            // Else it has to be cut, and is staged like any other.
+            if taken.piece().batch_bytes() <= most {
+                return Ok(Some(taken));
+            }
+        }
+        take(client, most)
+    }
+}
+
+/// The blocks of an entry.
+fn run_of(placed: &PlacedEntry) -> Run {
+    let (addr, len) = placed.blocks();
+    Run { addr, len }
 }
 
 /// All that is needed to make the slot of a client's log again.
@@ -445,20 +545,43 @@ fn take(client: &Arc<Client>, most: usize) -> Result<Option<Taken>, NotHardened>
         // A transaction takes a quarter of a ring at most, which fits a batch.
         _ => last_end(client, from, from + most as u64).ok_or(NotHardened::NoRecord)?,
     };
-    let mut bytes = vec![0; (end - from) as usize];
-    let (ring, at) = (client.ring_bytes, from % client.ring_bytes);
+    read(client, from..end, Vec::new()).map(Some)
+}
+
+/// Reads this range of a log, without what of it is `placed`.
+fn read(
+    client: &Arc<Client>,
+    range: Range<u64>,
+    placed: Vec<PlacedEntry>,
+) -> Result<Taken, NotHardened> {
+    let mut bytes = Vec::new();
+    let mut from = range.start;
+    for one in &placed {
+        read_ring(client, from..one.from, &mut bytes)?;
+        from = one.end();
+    }
+    read_ring(client, from..range.end, &mut bytes)?;
+    Ok(Taken {
+        client: client.clone(),
+        from: range.start,
+        end: range.end,
+        bytes,
+        placed,
+    })
+}
+
+/// Adds the bytes of this range of a log to `into`.
+fn read_ring(client: &Client, range: Range<u64>, into: &mut Vec<u8>) -> Result<(), NotHardened> {
+    let begin = into.len();
+    into.resize(begin + (range.end - range.start) as usize, 0);
+    let bytes = &mut into[begin..];
+    let (ring, at) = (client.ring_bytes, range.start % client.ring_bytes);
     let to_end = ((ring - at) as usize).min(bytes.len());
     let (first, second) = bytes.split_at_mut(to_end);
     let read = client.log.load(RING_AT + at as usize, first)
         && (second.is_empty() || client.log.load(RING_AT, second));
     // A file that its process has cut short holds no record there.
-    let taken = Taken {
-        client: client.clone(),
-        from,
-        end,
-        bytes,
-    };
-    read.then_some(Some(taken)).ok_or(NotHardened::NoRecord)
+    read.then_some(()).ok_or(NotHardened::NoRecord)
 }
 
 /// The end of the last transaction that ends at or before `limit`, if one begins at `from`.

@@ -59,6 +59,11 @@ impl Tiering {
         Some(DirectWriteGuard { rule, _guard })
     }
 
+    /// Least logged bytes of which some could go below NVM at once.
+    pub fn direct_placement_min_bytes(&self) -> u64 {
+        self.settings.direct_placement_min_bytes
+    }
+
     /// Whether NVM has been at the mark, and no space was made since.
     fn is_full(&self) -> bool {
         let full = &self.full;

@@ -236,7 +236,7 @@ impl StagedArea {
         Ok(())
     }
 
-    /// Most bytes of all pieces of one batch.
+    /// Most bytes of all pieces of one batch ([`Piece::batch_bytes`]).
     pub fn batch_bytes_max(&self) -> usize {
         let most = (self.layout.staging_bytes / 4).min(BATCH_BYTES_MAX);
         most as usize - OVERHEAD_BYTES_MAX
@@ -256,7 +256,7 @@ impl StagedArea {
     /// # Panics
     /// No pieces, an empty one, or more than [`Self::batch_pieces_max`] and [`Self::batch_bytes_max`] allow.
     pub fn append(&self, pieces: &[Piece<'_>]) -> Result<BatchNumber> {
-        let data_bytes: usize = pieces.iter().map(|p| p.bytes.len()).sum();
+        let data_bytes: usize = pieces.iter().map(Piece::batch_bytes).sum();
         let (most, count) = (self.batch_bytes_max(), pieces.len());
         assert!(
             data_bytes <= most,
@@ -266,7 +266,7 @@ impl StagedArea {
             (1..=self.batch_pieces_max()).contains(&count),
             "{count} pieces in a batch"
         );
-        assert!(pieces.iter().all(|p| !p.bytes.is_empty()), "an empty piece");
+        assert!(pieces.iter().all(|p| p.log_bytes() > 0), "an empty piece");
         let bytes = batch::batch_bytes(pieces);
         let mut staging = self.staging.lock();
         let place = staging.ring.place(bytes as u64);

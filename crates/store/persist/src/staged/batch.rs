@@ -1,7 +1,7 @@
 //! Batches: what is appended to the staging ring at once, and how it looks there.
 
 use super::PAGE_BYTES;
-use shale_format::staged::{BATCH_PIECES_MAX, BatchHeader, PieceEntry};
+use shale_format::staged::{BATCH_PIECES_MAX, BatchHeader, PieceEntry, PlacedEntry};
 use shale_format::{FormatError, LogPos};
 use zerocopy::IntoBytes;
 
@@ -20,15 +20,30 @@ pub struct LogIdentity {
     pub connection: u64,
 }
 
-/// Bytes of a log's ring that are to be staged: positions `from` to `from + bytes.len()`. At least one.
+/// Bytes of a log's ring that are to be staged, from position `from` on. At least one.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece<'a> {
     /// The log.
     pub log: LogIdentity,
     /// Position of the first byte.
     pub from: LogPos,
-    /// The bytes, as they stand in the ring.
+    /// The bytes, as they stand in the ring, without those that are `placed`.
     pub bytes: &'a [u8],
+    /// Which bytes of this range of the log lie in a zone already, and where: ascending, none twice. They are durable.
+    pub placed: &'a [PlacedEntry],
+}
+
+impl Piece<'_> {
+    /// Bytes of the log that it stands for.
+    pub fn log_bytes(&self) -> u64 {
+        let placed: u64 = self.placed.iter().map(|p| p.bytes).sum();
+        self.bytes.len() as u64 + placed
+    }
+
+    /// Bytes that it takes of a batch, beside the entry that every piece has.
+    pub fn batch_bytes(&self) -> usize {
+        self.bytes.len() + self.placed.len() * PlacedEntry::BYTES
+    }
 }
 
 /// Bytes of a log's ring that were staged.
@@ -38,8 +53,10 @@ pub struct StagedPiece {
     pub log: LogIdentity,
     /// Position of the first byte.
     pub from: LogPos,
-    /// The bytes, as they stood in the ring.
+    /// The bytes, as they stood in the ring; zeros where they are `placed`.
     pub bytes: Vec<u8>,
+    /// Which of them were not staged, as they lay in a zone already.
+    pub placed: Vec<PlacedEntry>,
 }
 
 /// Counts batches, from 1, in the order in which they were staged. A number is given a second time only where its
@@ -75,7 +92,7 @@ pub(super) const OVERHEAD_BYTES_MAX: usize = (BatchHeader::BYTES
 
 /// Bytes of a batch of these pieces in the ring.
 pub(super) fn batch_bytes(pieces: &[Piece<'_>]) -> usize {
-    let bytes: usize = pieces.iter().map(|p| p.bytes.len()).sum();
+    let bytes: usize = pieces.iter().map(Piece::batch_bytes).sum();
     (head_bytes(pieces.len()) + bytes).next_multiple_of(PAGE_BYTES)
 }
 
@@ -94,11 +111,13 @@ pub(super) fn encode(header: &BatchHeader, pieces: &[Piece<'_>], into: &mut [u8]
             ring_bytes: piece.log.ring_bytes,
             connection: piece.log.connection,
             from: piece.from.0,
-            bytes: piece.bytes.len() as u64,
-            reserved: [0; 16],
+            bytes: piece.log_bytes(),
+            placed: piece.placed.len() as u32,
+            reserved: [0; 12],
         };
         put(entry.as_bytes());
     }
+    pieces.iter().for_each(|piece| put(piece.placed.as_bytes()));
     pieces.iter().for_each(|piece| put(piece.bytes));
     into[at..].fill(0);
     let (head, rest) = into.split_at_mut(BatchHeader::BYTES);
@@ -107,19 +126,25 @@ pub(super) fn encode(header: &BatchHeader, pieces: &[Piece<'_>], into: &mut [u8]
 
 /// Reads the pieces of the batch at byte `at` of the ring; `header`: its header, whose checksum fits.
 pub(super) fn decode(header: &BatchHeader, bytes: &[u8], at: u64) -> Result<Batch, FormatError> {
-    let short = |expected| FormatError::Short {
-        what: "staged batch",
-        expected,
-        found: bytes.len(),
-    };
-    let mut from = head_bytes(header.pieces as usize);
-    let entries = bytes.get(BatchHeader::BYTES..from).ok_or(short(from))?;
-    let mut pieces = Vec::with_capacity(header.pieces as usize);
-    for (n, entry) in (0..header.pieces).zip(entries.chunks(PieceEntry::BYTES)) {
-        let entry = PieceEntry::decode(entry, n)?;
-        let end = from.saturating_add(entry.bytes as usize);
-        let data = bytes.get(from..end).ok_or(short(end))?;
-        from = end;
+    let mut rest = Reader { bytes, at: 0 };
+    rest.take(BatchHeader::BYTES)?;
+    let mut entries = Vec::with_capacity(header.pieces as usize);
+    for n in 0..header.pieces {
+        entries.push(PieceEntry::decode(rest.take(PieceEntry::BYTES)?, n)?);
+    }
+    let mut placed = Vec::with_capacity(entries.len());
+    for entry in &entries {
+        let mut of = Vec::new();
+        let mut after = entry.from;
+        for _ in 0..entry.placed {
+            let one = PlacedEntry::decode(rest.take(PlacedEntry::BYTES)?, entry, after)?;
+            after = one.end();
+            of.push(one);
+        }
+        placed.push(of);
+    }
+    let mut pieces = Vec::with_capacity(entries.len());
+    for (entry, placed) in entries.iter().zip(placed) {
         pieces.push(StagedPiece {
             log: LogIdentity {
                 slot: entry.slot,
@@ -129,9 +154,11 @@ pub(super) fn decode(header: &BatchHeader, bytes: &[u8], at: u64) -> Result<Batc
                 connection: entry.connection,
             },
             from: LogPos(entry.from),
-            bytes: data.to_vec(),
+            bytes: bytes_of(entry, &placed, &mut rest)?,
+            placed,
         });
     }
+    let from = rest.at;
     if from.next_multiple_of(PAGE_BYTES) != bytes.len() || bytes[from..].iter().any(|&b| b != 0) {
         return Err(FormatError::Field {
             what: "staged batch",
@@ -144,4 +171,44 @@ pub(super) fn decode(header: &BatchHeader, bytes: &[u8], at: u64) -> Result<Batc
         number: BatchNumber(header.number),
         pieces,
     })
+}
+
+/// The bytes of a piece, with zeros where others lie elsewhere.
+fn bytes_of(
+    entry: &PieceEntry,
+    placed: &[PlacedEntry],
+    rest: &mut Reader<'_>,
+) -> Result<Vec<u8>, FormatError> {
+    let elsewhere: u64 = placed.iter().map(|p| p.bytes).sum();
+    // Before there is memory for them: no entry says more than the batch has.
+    let mut staged = rest.take((entry.bytes - elsewhere) as usize)?;
+    let mut bytes = Vec::with_capacity(entry.bytes as usize);
+    let mut at = entry.from;
+    for one in placed {
+        let (before, after) = staged.split_at((one.from - at) as usize);
+        bytes.extend_from_slice(before);
+        bytes.resize(bytes.len() + one.bytes as usize, 0);
+        (staged, at) = (after, one.end());
+    }
+    bytes.extend_from_slice(staged);
+    Ok(bytes)
+}
+
+/// Bytes of a batch, taken one after the other.
+struct Reader<'b> {
+    bytes: &'b [u8],
+    at: usize,
+}
+
+impl<'b> Reader<'b> {
+    fn take(&mut self, count: usize) -> Result<&'b [u8], FormatError> {
+        let end = self.at.saturating_add(count);
+        let taken = self.bytes.get(self.at..end).ok_or(FormatError::Short {
+            what: "staged batch",
+            expected: end,
+            found: self.bytes.len(),
+        })?;
+        self.at = end;
+        Ok(taken)
+    }
 }

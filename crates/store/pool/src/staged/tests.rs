@@ -386,6 +386,7 @@ fn a_volume_that_is_not_mounted_is_examined_and_mended_in_a_copy() {
         log,
         from: LogPos(0),
         bytes: &[5; 128],
+        placed: &[],
     };
     area.append(&[piece]).unwrap();
     drop((area, mounted));

@@ -390,6 +390,27 @@ impl Lower {
 
     /// Reads whole blocks from `addr` on, of any zones.
     pub(crate) fn read_blocks(&self, addr: BlockAddr, into: &mut [u8]) -> Result<()> {
+        self.for_each_zone(addr, into, |spot, at, part| self.read_zone(spot, at, part))
+    }
+
+    /// Reads bytes from byte `byte` of block `addr` on as the devices have them.
+    pub(crate) fn read_raw(&self, addr: BlockAddr, byte: u32, into: &mut [u8]) -> Result<()> {
+        let skip = byte as usize;
+        let mut whole = vec![0; (skip + into.len()).next_multiple_of(BLOCK_BYTES)];
+        self.for_each_zone(addr, &mut whole, |spot, _, part| {
+            spot.there()?.read(spot.byte, part).map_err(from_device)
+        })?;
+        into.copy_from_slice(&whole[skip..skip + into.len()]);
+        Ok(())
+    }
+
+    /// Has whole blocks from `addr` on read zone by zone.
+    fn for_each_zone(
+        &self,
+        addr: BlockAddr,
+        into: &mut [u8],
+        read: impl Fn(&Spot<'_>, BlockAddr, &mut [u8]) -> Result<()>,
+    ) -> Result<()> {
         let layout = self.layout();
         let mut at = addr;
         let mut rest = into;
@@ -398,7 +419,7 @@ impl Lower {
             let left = (spot.place.first + spot.place.blocks - at.index()) * BLOCK;
             let n = (rest.len() as u64).min(left) as usize;
             let (part, later) = rest.split_at_mut(n);
-            self.read_zone(&spot, at, part)?;
+            read(&spot, at, part)?;
             at = at.plus(n as u64 / BLOCK);
             rest = later;
         }

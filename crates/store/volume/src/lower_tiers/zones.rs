@@ -44,6 +44,8 @@ struct Zone {
     freed: TxId,
     /// Its medium never lets it be written again.
     worn: bool,
+    /// How often it is pinned ([`Zones::pin`]).
+    pins: u32,
 }
 
 /// A zone as it is found at the start.
@@ -88,6 +90,7 @@ impl Zone {
             live,
             freed: TxId(0),
             worn,
+            pins: 0,
         }
     }
 
@@ -428,7 +431,8 @@ impl Zones {
     /// their blocks if batches up to `released` are. [`ERASED_AT_ONCE`] at most.
     pub(crate) fn erasable(&self, released: TxId) -> Vec<(u64, ZoneInfo)> {
         let state = self.state.lock();
-        let free = |z: &Zone| z.given > 0 && z.live == 0 && z.freed <= released && !z.worn;
+        let free =
+            |z: &Zone| z.given > 0 && z.live == 0 && z.freed <= released && !z.worn && z.pins == 0;
         // An open zone that is not full goes on.
         let goes_on = |n: usize, z: &Zone| state.open.contains(&Some(n)) && z.left() > 0;
         // Nothing more is asked of a device that fails.
@@ -443,6 +447,19 @@ impl Zones {
             .take(ERASED_AT_ONCE)
             .map(|(n, _)| (n as u64, state.info(n)))
             .collect()
+    }
+
+    /// Keeps the zones of a run from being erased, also if nothing in them is live, until [`Zones::unpin`].
+    pub(crate) fn pin(&self, run: Run) {
+        self.state.lock().of(run).for_each(|zone| zone.pins += 1);
+    }
+
+    /// Ends a pin of the same run.
+    pub(crate) fn unpin(&self, run: Run) {
+        for zone in self.state.lock().of(run) {
+            let pins = zone.pins.checked_sub(1);
+            zone.pins = pins.expect("what is unpinned was pinned");
+        }
     }
 
     /// What a zone's entry is after it was erased.
@@ -524,6 +541,14 @@ impl State {
         }
         let zone = &mut self.zones[n];
         (zone.given, zone.reached) = (zone.place.blocks, zone.place.blocks);
+    }
+
+    /// The zones that a run lies in.
+    fn of(&mut self, run: Run) -> impl Iterator<Item = &mut Zone> {
+        let (first, end) = (run.addr.index(), run.addr.index() + run.len);
+        let from = self.zone_of(first);
+        let zones = self.zones[from..].iter_mut();
+        zones.take_while(move |zone| zone.place.first < end)
     }
 
     fn zone_of(&self, index: u64) -> usize {

@@ -118,6 +118,36 @@ impl Volume {
         written
     }
 
+    /// Keeps the zones of a run below NVM from being erased until [`Volume::unpin_zones`], though no file may have its
+    /// blocks (any more).
+    ///
+    /// # Errors
+    /// There is no such tier.
+    pub fn pin_zones(&self, run: Run) -> Result<()> {
+        self.zones_of(run.addr.tier().unwrap_or(TierId::Nvm))?
+            .pin(run);
+        Ok(())
+    }
+
+    /// Ends a pin of the same run.
+    ///
+    /// # Errors
+    /// There is no such tier.
+    pub fn unpin_zones(&self, run: Run) -> Result<()> {
+        self.zones_of(run.addr.tier().unwrap_or(TierId::Nvm))?
+            .unpin(run);
+        Ok(())
+    }
+
+    /// Reads bytes from byte `byte` of block `addr` below NVM on, as the device has them: no file need have these blocks, and no
+    /// checksum is looked at.
+    ///
+    /// # Errors
+    /// No such blocks; the device fails, or is not there.
+    pub fn read_lower_raw(&self, addr: BlockAddr, byte: u32, into: &mut [u8]) -> Result<()> {
+        self.below()?.read_raw(addr, byte, into)
+    }
+
     /// Passes over blocks that [`Volume::allocate_lower`] gave, which are to be linked as never
     /// written. Nothing goes to the device, unless it can only be written in order: then zeros do.
     ///

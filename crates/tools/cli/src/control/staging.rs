@@ -40,10 +40,11 @@ pub fn commits(status: &Value) -> Option<String> {
     let (commits, times) = (number(staged, "commits"), &staged["commit_times"]);
     let each = |key| number(staged, key) as f64 / commits.max(1) as f64;
     Some(format!(
-        "{} of {} for {:.1} calls each on average; {} (half), {} (99 of 100), {} (longest)",
+        "{} of {} for {:.1} calls each on average, {} besides written to their place at once; {} (half), {} (99 of 100), {} (longest)",
         count(commits, "commit"),
         size::show(each("commit_bytes") as u64),
         each("commit_waiters"),
+        bytes(staged, "placed_bytes"),
         time(number(times, "p50_us")),
         time(number(times, "p99_us")),
         time(number(times, "max_us")),
@@ -106,7 +107,7 @@ mod tests {
     fn what_a_power_cut_would_lose_is_said() {
         let mut status = json!({"staged": {"staging_bytes": 128 << 20, "staged_bytes": 3 << 20,
             "unhardened_bytes": 5 << 10, "unhardened_s": 2.34, "commits": 4, "commit_bytes": 32 << 10,
-            "commit_waiters": 6, "commit_times": {"p50_us": 110, "p99_us": 900, "max_us": 12_345},
+            "commit_waiters": 6, "placed_bytes": 3 << 20, "commit_times": {"p50_us": 110, "p99_us": 900, "max_us": 12_345},
             "checkpoints": 2, "checkpoint_pages": 100, "last_checkpoint_pages": 10,
             "last_checkpoint_ms": 3.2, "last_checkpoint_s": 7.0, "dirty_pages": 5, "failure": null}});
         assert_eq!(first_tier(&status), "memory");
@@ -116,7 +117,7 @@ mod tests {
         );
         assert_eq!(
             commits(&status).unwrap(),
-            "4 commits of 8 KiB for 1.5 calls each on average; 110 µs (half), 900 µs (99 of 100), 12 ms (longest)"
+            "4 commits of 8 KiB for 1.5 calls each on average, 3 MiB besides written to their place at once; 110 µs (half), 900 µs (99 of 100), 12 ms (longest)"
         );
         assert_eq!(
             checkpoints(&status).unwrap(),

@@ -293,6 +293,7 @@ fn staged(sheet: &mut Sheet, s: &Status) {
         GaugeSeconds seconds "unhardened_age" "Age of the oldest byte that a power cut would lose now":
             staged.unhardened_s;
         Counter bytes "commit" "Bytes that commits wrote to the staging area": one(staged.commit_bytes);
+        Counter bytes "placed" "Bytes of logs hardened where digests wrote them": one(staged.placed_bytes);
         Counter plain "commit_waiters" "Calls that waited for a commit": one(staged.commit_waiters);
         Histogram seconds "commit_time" "Time of commits": commit_times;
         Counter plain "checkpoints" "Checkpoints written": one(staged.checkpoints);

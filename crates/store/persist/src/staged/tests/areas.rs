@@ -56,11 +56,19 @@ fn what_was_staged_and_checkpointed_is_read_back() {
         (7, [2; PAGE_BYTES]),
         (8, [3; PAGE_BYTES]),
     ]);
-    let pieces = vec![piece(3, 640, vec![9; 700]), piece(255, 0, vec![8; 1])];
-    area.append(&borrowed(&pieces)).unwrap();
+    let pieces = vec![
+        piece(3, 640, vec![9; 700]),
+        with_placed(
+            piece(4, 64, vec![7; 900_000]),
+            &[(100, 400_000), (400_100, 499_000)],
+        ),
+        with_placed(piece(5, 64, vec![7; 5000]), &[(0, 5000)]),
+        piece(255, 0, vec![8; 1]),
+    ];
+    append_pieces(&area, &pieces).unwrap();
     checkpoint(&area, &memory, &[0, 7, 8]).unwrap();
     assert_eq!(area.staged_bytes(), 0);
-    let number = area.append(&borrowed(&pieces)).unwrap();
+    let number = append_pieces(&area, &pieces).unwrap();
     let counts = area.counts();
     assert_eq!((counts.batches, counts.batch_bytes), (2, 8192));
     assert_eq!((counts.checkpoints, counts.pages_written), (1, 3));
@@ -198,7 +206,7 @@ fn after_a_write_that_failed_nothing_is_taken() {
     for steps in 0..4 {
         let (device, area) = made();
         let pieces = [piece(1, 0, vec![1; 10])];
-        area.append(&borrowed(&pieces)).unwrap();
+        append_pieces(&area, &pieces).unwrap();
         device.fail_after(steps);
         let memory = Memory::from([(1, [1; PAGE_BYTES])]);
         let failed = checkpoint(&area, &memory, &[1]);
@@ -207,7 +215,7 @@ fn after_a_write_that_failed_nothing_is_taken() {
             "{steps}: {failed:?}"
         );
         device.fail_after(100);
-        let poisoned = area.append(&borrowed(&pieces));
+        let poisoned = append_pieces(&area, &pieces);
         assert!(
             matches!(poisoned, Err(PersistError::Poisoned)),
             "{poisoned:?}"
@@ -225,11 +233,11 @@ fn after_a_write_that_failed_nothing_is_taken() {
     device.fail_after(0);
     let pieces = [piece(1, 0, vec![1; 10])];
     assert!(matches!(
-        area.append(&borrowed(&pieces)),
+        append_pieces(&area, &pieces),
         Err(PersistError::Device(_))
     ));
     assert!(matches!(
-        area.append(&borrowed(&pieces)),
+        append_pieces(&area, &pieces),
         Err(PersistError::Poisoned)
     ));
     assert_eq!(area.next_batch().0, 1);
@@ -241,7 +249,7 @@ fn a_full_ring_says_how_much_there_is() {
     let data = [piece(1, 0, vec![1; area.batch_bytes_max()])];
     let mut appended = 0;
     let (needed, free) = loop {
-        match area.append(&borrowed(&data)) {
+        match append_pieces(&area, &data) {
             Ok(_) => appended += 1,
             Err(PersistError::Full { needed, free }) => break (needed, free),
             Err(e) => panic!("{e}"),
@@ -251,14 +259,14 @@ fn a_full_ring_says_how_much_there_is() {
     assert_eq!(area.staged_bytes() + free, LAYOUT.staging_bytes);
     // It is not poisoned: what is smaller fits, and after a checkpoint all does.
     let small = [piece(1, 0, vec![1; free as usize - 128])];
-    area.append(&borrowed(&small)).unwrap();
+    append_pieces(&area, &small).unwrap();
     assert_eq!(area.staged_bytes(), LAYOUT.staging_bytes);
     assert!(matches!(
-        area.append(&borrowed(&small)),
+        append_pieces(&area, &small),
         Err(PersistError::Full { free: 0, .. })
     ));
     checkpoint(&area, &Memory::new(), &[]).unwrap();
-    area.append(&borrowed(&data)).unwrap();
+    append_pieces(&area, &data).unwrap();
 }
 
 #[test]
@@ -300,7 +308,7 @@ fn what_does_not_fit_is_named() {
 #[test]
 fn made_again_it_knows_nothing_of_before() {
     let (device, area) = made();
-    area.append(&borrowed(&[piece(1, 0, vec![1; 10])])).unwrap();
+    append_pieces(&area, &[piece(1, 0, vec![1; 10])]).unwrap();
     let memory = Memory::from([(1, [1; PAGE_BYTES])]);
     checkpoint(&area, &memory, &[1]).unwrap();
     let area = StagedArea::make(device.clone(), AT, LAYOUT, UUID).unwrap();
@@ -320,11 +328,11 @@ fn an_image_file_holds_an_area() {
     let area = StagedArea::make(device.clone(), AT, LAYOUT, UUID).unwrap();
     let flushes = device.counts().flushes;
     let pieces = vec![piece(3, 640, vec![9; 70_000]), piece(4, 0, vec![8; 1])];
-    area.append(&borrowed(&pieces)).unwrap();
+    append_pieces(&area, &pieces).unwrap();
     assert_eq!(device.counts().flushes, flushes + 1);
     let memory = Memory::from([(0, [1; PAGE_BYTES]), (39, [2; PAGE_BYTES])]);
     checkpoint(&area, &memory, &[0, 39]).unwrap();
-    area.append(&borrowed(&pieces)).unwrap();
+    append_pieces(&area, &pieces).unwrap();
     drop((area, device));
     let area = StagedArea::open(open(), AT, LAYOUT, UUID).unwrap();
     assert_eq!(image_of(&area), memory);

@@ -69,10 +69,18 @@ impl Life {
             .map(|_| {
                 let most = if large { 40_000 } else { 3_000 };
                 let bytes = vec![self.random(256) as u8; 1 + self.random(most) as usize];
-                piece(self.random(256) as u32, self.random(1 << 40), bytes)
+                let bytes_all = bytes.len() as u64;
+                let plain = piece(self.random(256) as u32, self.random(1 << 40), bytes);
+                match self.random(3) {
+                    0 => {
+                        let from = self.random(bytes_all);
+                        with_placed(plain, &[(from, 1 + self.random(bytes_all - from))])
+                    }
+                    _ => plain,
+                }
             })
             .collect();
-        match self.area.append(&borrowed(&pieces)) {
+        match append_pieces(&self.area, &pieces) {
             Ok(number) => {
                 let batch = Batch { number, pieces };
                 self.batches.push((self.device.steps(), batch));
@@ -81,7 +89,7 @@ impl Life {
                 assert!(needed > free);
                 let next = self.area.next_batch();
                 self.checkpoint(next);
-                self.area.append(&borrowed(&pieces)).unwrap();
+                append_pieces(&self.area, &pieces).unwrap();
                 let batch = Batch {
                     number: next,
                     pieces,

@@ -7,7 +7,8 @@ mod lives;
 mod stale;
 
 use super::*;
-use shale_format::LogPos;
+use shale_format::staged::PlacedEntry;
+use shale_format::{BlockAddr, LogPos, TierId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -37,16 +38,43 @@ fn piece(slot: u32, from: u64, bytes: Vec<u8>) -> StagedPiece {
         },
         from: LogPos(from),
         bytes,
+        placed: Vec::new(),
     }
 }
 
-fn borrowed(pieces: &[StagedPiece]) -> Vec<Piece<'_>> {
-    let pieces = pieces.iter().map(|piece| Piece {
+/// The same piece, of which these ranges lie elsewhere: bytes behind its beginning, and how many.
+fn with_placed(mut piece: StagedPiece, ranges: &[(u64, u64)]) -> StagedPiece {
+    for (n, &(from, bytes)) in (1..).zip(ranges) {
+        let addr = BlockAddr::new(TierId::Ssd, n * 100);
+        let entry = PlacedEntry::new(piece.from.0 + from, bytes, (addr, n as u32), 7);
+        piece.bytes[from as usize..][..bytes as usize].fill(0);
+        piece.placed.push(entry);
+    }
+    piece
+}
+
+/// Appends pieces without the bytes that lie elsewhere.
+fn append_pieces(area: &StagedArea, pieces: &[StagedPiece]) -> Result<BatchNumber> {
+    let inline = |piece: &StagedPiece| {
+        let mut bytes = Vec::new();
+        let mut at = piece.from.0;
+        for one in &piece.placed {
+            bytes.extend_from_slice(
+                &piece.bytes[(at - piece.from.0) as usize..][..(one.from - at) as usize],
+            );
+            at = one.end();
+        }
+        bytes.extend_from_slice(&piece.bytes[(at - piece.from.0) as usize..]);
+        bytes
+    };
+    let inline: Vec<Vec<u8>> = pieces.iter().map(inline).collect();
+    let borrowed = pieces.iter().zip(&inline).map(|(piece, bytes)| Piece {
         log: piece.log,
         from: piece.from,
-        bytes: &piece.bytes,
+        bytes,
+        placed: &piece.placed,
     });
-    pieces.collect()
+    area.append(&borrowed.collect::<Vec<_>>())
 }
 
 fn batches_of(area: &StagedArea) -> Vec<Batch> {

@@ -24,7 +24,7 @@ fn staged(bytes: &[usize]) -> (Arc<CutDevice>, StagedArea) {
 
 fn append(area: &StagedArea, fill: u8, bytes: usize) -> BatchNumber {
     let pieces = [piece(1, 64, vec![fill; bytes])];
-    area.append(&borrowed(&pieces)).unwrap()
+    append_pieces(area, &pieces).unwrap()
 }
 
 /// Number and first byte of each batch.
@@ -134,7 +134,7 @@ fn the_ring_wraps_many_times() {
         let bytes = 1 + n * 7919 % most;
         let data = [piece(2, n as u64, vec![n as u8; bytes])];
         let number = loop {
-            match area.append(&borrowed(&data)) {
+            match append_pieces(&area, &data) {
                 Ok(number) => break number,
                 Err(PersistError::Full { needed, free }) => {
                     assert!(needed > free && needed >= bytes as u64);
@@ -175,7 +175,7 @@ fn a_lost_header_is_noticed() {
         }
         checkpoint(&area, area.next_batch());
         let data = [piece(1, 0, vec![n; area.batch_bytes_max()])];
-        while area.append(&borrowed(&data)).is_ok() {}
+        while append_pieces(&area, &data).is_ok() {}
         let last = area.last_checkpoint().number;
         let mut bytes = device.contents();
         bytes[AT as usize + (last % 2) as usize * PAGE_BYTES + 20] ^= 1;

@@ -135,3 +135,37 @@ fn a_worn_out_zone_has_space_only_for_what_is_live() {
     assert_eq!(next.addr.index(), 128);
     assert_eq!(zones.space().total, 64 + 3);
 }
+
+#[test]
+fn a_pinned_zone_is_not_erased() {
+    let zone = |n: u64| FoundZone {
+        place: ZonePlace {
+            zone: n,
+            device: 0,
+            first: n * 64,
+            blocks: 64,
+        },
+        entry_byte: 0,
+        entry: ZoneEntry::empty(),
+        on_medium: Some(64),
+        worn: false,
+    };
+    let zones = Zones::new(TierId::Ssd);
+    zones.add(&[0, 1, 2, 3].map(zone), 1, &[0; 4], false);
+    let erasable = || -> Vec<u64> {
+        let found = zones.erasable(TxId(0)).into_iter();
+        found.map(|(n, _)| n).collect()
+    };
+    let run = |first, len| Run {
+        addr: BlockAddr::new(TierId::Ssd, first),
+        len,
+    };
+    assert_eq!(erasable(), [0, 1, 2, 3]);
+    zones.pin(run(127, 2));
+    zones.pin(run(64, 64));
+    assert_eq!(erasable(), [0, 3]);
+    zones.unpin(run(127, 2));
+    assert_eq!(erasable(), [0, 2, 3]);
+    zones.unpin(run(64, 64));
+    assert_eq!(erasable(), [0, 1, 2, 3]);
+}
