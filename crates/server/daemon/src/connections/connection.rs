@@ -3,7 +3,7 @@
 use crate::connections::attach::{Refusal, Requester};
 use crate::connections::direct_mappings::note_segments;
 use crate::error::DaemonError;
-use crate::hardening::hardener::NotHardened;
+use crate::hardening::NotHardened;
 use crate::services::Services;
 use crate::space::FreeSpace;
 use crate::stats::Observer;

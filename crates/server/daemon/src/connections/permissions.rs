@@ -7,7 +7,8 @@
 //! right by POSIX, which is decided again here. A descriptor opened before a `chmod` writes on,
 //! legally: so a client may write what its user could write once, since it has held a lease.
 
-use crate::hardening::hardener::{Hardener, NotHardened};
+use crate::hardening::NotHardened;
+use crate::hardening::hardener::Hardener;
 use crate::space::SpaceCredits;
 use crate::tiering::DirectPlacement;
 use shale_clients::client::Client;

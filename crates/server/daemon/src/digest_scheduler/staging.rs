@@ -1,9 +1,9 @@
 //! Digests of a volume whose logs lie in memory: hardened first, and what frees the staging area ([`crate::hardening`]).
 
 use super::DigestScheduler;
+use crate::hardening::NotHardened;
 use crate::hardening::Staged;
 use crate::hardening::checkpointer::StagedStatus;
-use crate::hardening::hardener::NotHardened;
 use shale_clients::client::{Client, Work};
 use shale_coherence::digest_stop::DigestStop;
 use shale_digest::{DigestError, digest_chunks};

@@ -14,32 +14,22 @@
 //! error; what was hardened before stays.
 
 use crate::hardening::commit_times::{CommitTimes, CommitTimesStatus};
+use crate::hardening::taken::{NotHardened, Taken, read, take};
+use crate::hardening::waiters::{State, Waiter};
 use parking_lot::Mutex;
 use shale_clients::client::Client;
 use shale_clients::clients::Clients;
 use shale_format::LogPos;
-use shale_format::log::{LogSlot, RING_AT, slot_state};
+use shale_format::log::{LogSlot, slot_state};
 use shale_format::staged::PlacedEntry;
-use shale_oplog::{PERMIT_PART, Scan};
-use shale_persist::staged::{BatchNumber, LogIdentity, PersistError, Piece, StagedArea};
+use shale_oplog::PERMIT_PART;
+use shale_persist::staged::{BatchNumber, PersistError, Piece, StagedArea};
 use shale_proto::commits::BytesBeside;
 use shale_sys::{Clock, mutants};
 use shale_volume::{Run, Volume};
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
-
-/// Why records are not hardened.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum NotHardened {
-    /// The staging area is full: a checkpoint has to come first.
-    Full,
-    /// What the client says that it has published is no log: there is no record where one should begin.
-    NoRecord,
-    /// The device failed, or the log cannot be read; says what.
-    Failed(String),
-}
 
 /// A batch that no checkpoint holds yet: its number, and how far it goes in each log.
 struct StagedBatch {
@@ -61,93 +51,6 @@ pub(crate) struct Kept {
 /// A log, and the position before which its records are waited for.
 pub(crate) type Awaited = (Arc<Client>, u64);
 
-/// Who waits for a log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Waiter {
-    /// A call that is about this log alone (fsync). It is in the next batch, with as little of the others as it takes.
-    Call,
-    /// A digest.
-    Digest,
-    /// A call that waits for several logs (sync), or the thread that hardens what nobody waits for.
-    All,
-}
-
-/// While calls on other logs than the first one of a batch wait, or did until so many batches ago, it is about as large as
-/// [`BytesBeside`] says: what they wait for beside their own records.
-const RECENT_BATCHES: u64 = 64;
-
-/// A log whose records are waited for.
-struct Waiting {
-    client: Arc<Client>,
-    /// Who wait for it.
-    waiters: u32,
-    /// Of these, [`Waiter::Call`].
-    calls: u32,
-}
-
-#[derive(Default)]
-struct State {
-    /// A batch is being written.
-    writing: bool,
-    waiting: BTreeMap<u32, Waiting>,
-    /// Batches so far.
-    batches: u64,
-    /// The two logs that calls waited for last: their clients, and the number of batches then.
-    recent_calls: [Option<(u32, u64)>; 2],
-    failed: Option<String>,
-}
-
-impl State {
-    fn wait_for(&mut self, client: &Arc<Client>, waiter: Waiter) {
-        let waiting = self.waiting.entry(client.id).or_insert_with(|| Waiting {
-            client: client.clone(),
-            waiters: 0,
-            calls: 0,
-        });
-        waiting.waiters += 1;
-        if waiter == Waiter::Call {
-            waiting.calls += 1;
-            let [last, before] = self.recent_calls;
-            let other = match last {
-                Some((id, _)) if id == client.id => before,
-                _ => last,
-            };
-            self.recent_calls = [Some((client.id, self.batches)), other];
-        }
-    }
-
-    fn wait_no_more(&mut self, id: u32, waiter: Waiter) {
-        let Some(waiting) = self.waiting.get_mut(&id) else {
-            return;
-        };
-        waiting.waiters -= 1;
-        waiting.calls -= u32::from(waiter == Waiter::Call);
-        if waiting.waiters == 0 {
-            self.waiting.remove(&id);
-        }
-    }
-
-    /// Whether calls on other logs than that of client `id` wait, or did recently.
-    fn others_wait(&self, id: u32) -> bool {
-        let is_recent = |&(other, batches): &(u32, u64)| {
-            other != id && self.batches - batches <= RECENT_BATCHES
-        };
-        self.recent_calls.iter().flatten().any(is_recent)
-    }
-
-    /// All of them, those first that calls wait for.
-    fn in_order(&self) -> Vec<Arc<Client>> {
-        let of = |called: bool| {
-            let such = move |w: &&Waiting| (w.calls > 0) == called;
-            self.waiting.values().filter(such)
-        };
-        of(true)
-            .chain(of(false))
-            .map(|w| w.client.clone())
-            .collect()
-    }
-}
-
 /// See the module.
 pub(crate) struct Hardener {
     area: Arc<StagedArea>,
@@ -167,28 +70,6 @@ pub(crate) struct Hardener {
     beside: BytesBeside,
     /// Monotonic time up to which everything that was published is hardened, for `status`.
     all_hardened_ns: AtomicU64,
-}
-
-/// Bytes of one log for a batch.
-struct Taken {
-    client: Arc<Client>,
-    from: u64,
-    /// Where the bytes end, and a transaction.
-    end: u64,
-    /// Those of them that are not `placed`.
-    bytes: Vec<u8>,
-    placed: Vec<PlacedEntry>,
-}
-
-impl Taken {
-    fn piece(&self) -> Piece<'_> {
-        Piece {
-            log: identity(&self.client),
-            from: LogPos(self.from),
-            bytes: &self.bytes,
-            placed: &self.placed,
-        }
-    }
 }
 
 impl Hardener {
@@ -519,116 +400,4 @@ impl Hardener {
 fn run_of(placed: &PlacedEntry) -> Run {
     let (addr, len) = placed.blocks();
     Run { addr, len }
-}
-
-/// All that is needed to make the slot of a client's log again.
-fn identity(client: &Client) -> LogIdentity {
-    LogIdentity {
-        slot: client.slot,
-        uid: client.person.uid,
-        salt: client.salt,
-        ring_bytes: client.ring_bytes,
-        connection: client.connection,
-    }
-}
-
-/// What a client has published and is not hardened, `most` bytes of it; `None`: there is nothing.
-fn take(client: &Arc<Client>, most: usize) -> Result<Option<Taken>, NotHardened> {
-    let (from, published) = (client.hardened(), client.published().pos().0);
-    assert!(
-        from <= published,
-        "hardened to {from}, published to {published}"
-    );
-    let end = match published - from {
-        0 => return Ok(None),
-        all if all <= most as u64 => published,
-        // A transaction takes a quarter of a ring at most, which fits a batch.
-        _ => last_end(client, from, from + most as u64).ok_or(NotHardened::NoRecord)?,
-    };
-    read(client, from..end, Vec::new()).map(Some)
-}
-
-/// Reads this range of a log, without what of it is `placed`.
-fn read(
-    client: &Arc<Client>,
-    range: Range<u64>,
-    placed: Vec<PlacedEntry>,
-) -> Result<Taken, NotHardened> {
-    let mut bytes = Vec::new();
-    let mut from = range.start;
-    for one in &placed {
-        read_ring(client, from..one.from, &mut bytes)?;
-        from = one.end();
-    }
-    read_ring(client, from..range.end, &mut bytes)?;
-    Ok(Taken {
-        client: client.clone(),
-        from: range.start,
-        end: range.end,
-        bytes,
-        placed,
-    })
-}
-
-/// Adds the bytes of this range of a log to `into`.
-fn read_ring(client: &Client, range: Range<u64>, into: &mut Vec<u8>) -> Result<(), NotHardened> {
-    let begin = into.len();
-    into.resize(begin + (range.end - range.start) as usize, 0);
-    let bytes = &mut into[begin..];
-    let (ring, at) = (client.ring_bytes, range.start % client.ring_bytes);
-    let to_end = ((ring - at) as usize).min(bytes.len());
-    let (first, second) = bytes.split_at_mut(to_end);
-    let read = client.log.load(RING_AT + at as usize, first)
-        && (second.is_empty() || client.log.load(RING_AT, second));
-    // A file that its process has cut short holds no record there.
-    read.then_some(()).ok_or(NotHardened::NoRecord)
-}
-
-/// The end of the last transaction that ends at or before `limit`, if one begins at `from`.
-fn last_end(client: &Client, from: u64, limit: u64) -> Option<u64> {
-    let scan = Scan::new(&*client.log, client.salt, client.ring_bytes, LogPos(from));
-    let ends = scan
-        .take_while(|record| record.end().0 <= limit)
-        .filter(|record| !record.more());
-    ends.last().map(|record| record.end().0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use shale_clients::client::Transport;
-    use shale_clients::testing::lone;
-
-    #[test]
-    fn logs_that_calls_wait_for_come_first_and_keep_batches_small() {
-        let client = |id| Arc::new(lone(id, Transport::Socket));
-        let (first, second, third) = (client(1), client(2), client(3));
-        let mut state = State::default();
-        let order = |state: &State| -> Vec<u32> {
-            let logs = state.in_order().into_iter();
-            logs.map(|client| client.id).collect()
-        };
-        for client in [&first, &second, &third] {
-            state.wait_for(client, Waiter::All);
-        }
-        assert_eq!(order(&state), [1, 2, 3]);
-        state.wait_for(&third, Waiter::Call);
-        assert_eq!(order(&state), [3, 1, 2]);
-        state.wait_no_more(third.id, Waiter::Call);
-        assert_eq!(order(&state), [1, 2, 3]);
-        state.wait_no_more(second.id, Waiter::All);
-        state.wait_no_more(second.id, Waiter::All);
-        assert_eq!(order(&state), [1, 3]);
-
-        assert!(state.others_wait(1) && !state.others_wait(3));
-        state.wait_for(&first, Waiter::Digest);
-        assert!(!state.others_wait(3), "a digest is no call");
-        state.wait_for(&first, Waiter::Call);
-        state.wait_for(&first, Waiter::Call);
-        assert!(state.others_wait(1) && state.others_wait(2) && state.others_wait(3));
-        state.batches += RECENT_BATCHES;
-        assert!(state.others_wait(1));
-        state.batches += 1;
-        assert!(!state.others_wait(1) && !state.others_wait(2));
-    }
 }

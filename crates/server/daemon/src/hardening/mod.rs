@@ -5,6 +5,8 @@
 //! | --- | --- |
 //! | [`hardener`] | appends records of logs to the staging area, one durable write for all who wait (group commit) |
 //! | [`checkpointer`] | writes the pages of the memory tier that have changed, so that batches before them are not needed any more |
+//! | [`waiters`] | who waits for which log |
+//! | [`taken`] | what a batch has of one log |
 //! | [`commit_times`] | how long batches take, as percentiles |
 //!
 //! **Order.** A log is digested only as far as it is hardened ([`hardener::Hardener::harden`] before each chunk). A lease moves, and a number or a
@@ -19,6 +21,10 @@
 pub(crate) mod checkpointer;
 pub(crate) mod commit_times;
 pub(crate) mod hardener;
+mod taken;
+mod waiters;
+
+pub(crate) use taken::NotHardened;
 
 use checkpointer::Checkpointer;
 use hardener::Hardener;

@@ -1,4 +1,5 @@
 use super::*;
+use crate::lower_tiers::lower::ZonePlace;
 
 #[test]
 fn a_zone_goes_on_where_its_medium_does() {
