@@ -7,6 +7,8 @@ use shale_libfs::WriteFlags;
 const PIECE: usize = 32 << 10;
 /// What is written, in pieces.
 const BYTES: usize = 1 << 20;
+/// What is written where it is to be staged, and not digested at once because it is so much.
+const STAGED_BYTES: usize = 896 << 10;
 /// What may stand before a call's own records on a fast device, and the piece that is being written.
 const BESIDE: u64 = (256 + 64) << 10;
 
@@ -36,28 +38,31 @@ fn unhardened_beside_fsync(mutant: Option<&'static str>) -> u64 {
     most.expect("something is written")
 }
 
-/// Commits that a client's fsync of [`BYTES`] takes beside another client that has just waited for one.
-fn commits_of_much(mutant: Option<&'static str>) -> u64 {
+/// Commits that a client's fsync of so many bytes takes beside another client that has just waited for one, and bytes of all of them.
+fn commits_of_much(bytes: usize, mutant: Option<&'static str>) -> (u64, u64) {
     let scene = Scene::new(2, |_| ());
     let [(much, ino), (little, other)] = &scene.clients[..] else {
         panic!("two clients")
     };
     let flags = WriteFlags::default;
-    for at in (0..BYTES).step_by(PIECE) {
+    for at in (0..bytes).step_by(PIECE) {
         much.write(&ROOT, *ino, at as u64, &[1; PIECE], flags())
             .unwrap();
     }
     little.write(&ROOT, *other, 0, b"commit", flags()).unwrap();
     little.fsync(&ROOT, *other, true).unwrap();
-    assert!(scene.staged().unhardened_bytes >= BYTES as u64);
-    let before = scene.staged().commits;
+    let before = scene.staged();
+    assert!(before.unhardened_bytes >= bytes as u64);
     {
         let _switched = Switched::on(mutant, false);
         much.fsync(&ROOT, *ino, true).unwrap();
     }
-    let commits = scene.staged().commits - before;
+    let after = scene.staged();
     scene.end();
-    commits
+    (
+        after.commits - before.commits,
+        after.commit_bytes - before.commit_bytes,
+    )
 }
 
 #[test]
@@ -68,8 +73,14 @@ fn what_is_written_beside_fsyncs_is_hardened_as_it_comes() {
 
 #[test]
 fn batches_are_small_while_others_wait() {
-    let commits = commits_of_much(None);
-    assert!(commits >= BYTES as u64 / BESIDE, "{commits} commits");
+    let (commits, _) = commits_of_much(STAGED_BYTES, None);
+    assert!(commits >= STAGED_BYTES as u64 / BESIDE, "{commits} commits");
+    // Of more the data goes to its place, and no batch has it.
+    let (commits, bytes) = commits_of_much(BYTES, None);
+    assert!(
+        commits >= 1 && bytes / commits <= BESIDE,
+        "{commits} commits of {bytes} bytes"
+    );
 }
 
 #[cfg(feature = "mutants")]
@@ -77,6 +88,6 @@ fn batches_are_small_while_others_wait() {
 fn a_copy_that_fsyncs_have_to_wait_for_is_found() {
     let most = unhardened_beside_fsync(Some("fsync-unpaced"));
     assert!(most > BESIDE, "{most} bytes");
-    let commits = commits_of_much(Some("batches-unshared"));
+    let (commits, _) = commits_of_much(STAGED_BYTES, Some("batches-unshared"));
     assert!(commits <= 2, "{commits} commits");
 }
