@@ -65,7 +65,8 @@ def overwrite(fd, number):
     if number is None:
         size = os.fstat(fd).st_size
         tails = (os.pread(fd, 32, at + BLOCK_BYTES - 32) for at in range(0, size, BLOCK_BYTES))
-        return max(map(int, tails), default=0)
+        # The first block is written as the last one, and is zeros until then.
+        return max((int(tail) for tail in tails if tail != bytes(32)), default=0)
     assert os.pwrite(fd, block(number), number % BLOCKS * BLOCK_BYTES) == BLOCK_BYTES
     return number
 

@@ -154,6 +154,18 @@ fn field<T: Sealed>(at: u64, field: &'static str, found: u64) -> FormatError {
     }
 }
 
+/// Reads an entry of a batch.
+fn entry<T: FromBytes>(bytes: &[u8], what: &'static str) -> Result<T, FormatError> {
+    match T::read_from_prefix(bytes) {
+        Ok((entry, _)) => Ok(entry),
+        Err(_) => Err(FormatError::Short {
+            what,
+            expected: size_of::<T>(),
+            found: bytes.len(),
+        }),
+    }
+}
+
 impl AreaHeader {
     /// Bytes with the checksum set.
     pub fn encode(&self) -> [u8; Self::BYTES] {
@@ -263,11 +275,7 @@ impl PieceEntry {
     /// Too few bytes, or it says what cannot be.
     pub fn decode(bytes: &[u8], n: u32) -> Result<Self, FormatError> {
         const WHAT: &str = "piece of a staged batch";
-        let (p, _) = Self::read_from_prefix(bytes).map_err(|_| FormatError::Short {
-            what: WHAT,
-            expected: Self::BYTES,
-            found: bytes.len(),
-        })?;
+        let p: Self = entry(bytes, WHAT)?;
         let wrong = |field, found| {
             Err(FormatError::Field {
                 what: WHAT,
@@ -329,11 +337,7 @@ impl PlacedEntry {
     /// Too few bytes, or it says what cannot be.
     pub fn decode(bytes: &[u8], piece: &PieceEntry, after: u64) -> Result<Self, FormatError> {
         const WHAT: &str = "placed bytes of a staged batch";
-        let (p, _) = Self::read_from_prefix(bytes).map_err(|_| FormatError::Short {
-            what: WHAT,
-            expected: Self::BYTES,
-            found: bytes.len(),
-        })?;
+        let p: Self = entry(bytes, WHAT)?;
         let wrong = |field, found| {
             Err(FormatError::Field {
                 what: WHAT,

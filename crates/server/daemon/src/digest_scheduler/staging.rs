@@ -195,7 +195,11 @@ impl DigestScheduler {
             let mut done = Ok(());
             if now.saturating_sub(hardened_ns) >= every.as_nanos() as u64 {
                 hardened_ns = now;
-                done = staged.hardener.harden_all(&staged.hardener.published());
+                let logs = staged.hardener.published();
+                // Where somebody digests it, that is done already, and this thread waits for no digest.
+                let idle = logs.iter().filter(|(c, _)| c.work.try_lock().is_some());
+                idle.for_each(|(client, upto)| self.harden_large_in_place(client, *upto));
+                done = staged.hardener.harden_all(&logs);
                 if done.is_ok() {
                     staged.hardener.note_all_hardened(now);
                 }

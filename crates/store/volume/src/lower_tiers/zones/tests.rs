@@ -1,6 +1,22 @@
 use super::*;
 use crate::lower_tiers::lower::ZonePlace;
 
+/// Zone `n` of some of 64 blocks each, of which the medium has written so many.
+fn zone_of_64(n: u64, on_medium: Option<u64>) -> FoundZone {
+    FoundZone {
+        place: ZonePlace {
+            zone: n,
+            device: 0,
+            first: n * 64,
+            blocks: 64,
+        },
+        entry_byte: 0,
+        entry: ZoneEntry::empty(),
+        on_medium,
+        worn: false,
+    }
+}
+
 #[test]
 fn a_zone_goes_on_where_its_medium_does() {
     let place = ZonePlace {
@@ -34,18 +50,7 @@ fn a_zone_goes_on_where_its_medium_does() {
 #[test]
 fn a_spare_is_never_in_use_and_is_there_for_cleaning() {
     let zones = Zones::new(TierId::Ssd);
-    let zone = |n: u64| FoundZone {
-        place: ZonePlace {
-            zone: n,
-            device: 0,
-            first: n * 64,
-            blocks: 64,
-        },
-        entry_byte: 0,
-        entry: ZoneEntry::empty(),
-        on_medium: None,
-        worn: false,
-    };
+    let zone = |n: u64| zone_of_64(n, None);
     zones.add(&[zone(0), zone(1), zone(2), zone(3)], 1, &[0; 4], false);
     // 76 of 256.
     zones.set_spare(0, 30);
@@ -96,16 +101,8 @@ fn a_spare_is_never_in_use_and_is_there_for_cleaning() {
 #[test]
 fn a_worn_out_zone_has_space_only_for_what_is_live() {
     let zone = |n: u64| FoundZone {
-        place: ZonePlace {
-            zone: n,
-            device: 0,
-            first: n * 64,
-            blocks: 64,
-        },
-        entry_byte: 0,
-        entry: ZoneEntry::empty(),
-        on_medium: Some(if n == 1 { 64 } else { 0 }),
         worn: n == 3,
+        ..zone_of_64(n, Some(if n == 1 { 64 } else { 0 }))
     };
     let zones = Zones::new(TierId::Ssd);
     zones.add(&[0, 1, 2, 3].map(zone), 1, &[0, 0, 0, 0b111], false);
@@ -139,18 +136,7 @@ fn a_worn_out_zone_has_space_only_for_what_is_live() {
 
 #[test]
 fn a_pinned_zone_is_not_erased() {
-    let zone = |n: u64| FoundZone {
-        place: ZonePlace {
-            zone: n,
-            device: 0,
-            first: n * 64,
-            blocks: 64,
-        },
-        entry_byte: 0,
-        entry: ZoneEntry::empty(),
-        on_medium: Some(64),
-        worn: false,
-    };
+    let zone = |n: u64| zone_of_64(n, Some(64));
     let zones = Zones::new(TierId::Ssd);
     zones.add(&[0, 1, 2, 3].map(zone), 1, &[0; 4], false);
     let erasable = || -> Vec<u64> {
