@@ -5,7 +5,8 @@
 //! 1. *scan* ([`gather`]): records are copied out of the log, checked and decoded.
 //! 2. *plan* ([`coalesce`], [`mod@plan`], [`layout`]): what the records do together, checked
 //!    record by record against volume, lease and permission. Pure.
-//! 3. *data* (`data`): new blocks are allocated and written, never over live ones.
+//! 3. *data* (`data`): new blocks are allocated and written, never over live ones. Then who asked for the chunk may have its
+//!    records hardened ([`AccessPolicy::harden`]).
 //! 4. *structure* (`apply`): one transaction links the blocks, changes inodes and
 //!    directories, and moves the log's digested position.
 //!

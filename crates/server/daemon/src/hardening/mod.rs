@@ -9,7 +9,7 @@
 //! | [`taken`] | what a batch has of one log |
 //! | [`commit_times`] | how long batches take, as percentiles |
 //!
-//! **Order.** A log is digested only as far as it is hardened ([`hardener::Hardener::harden`] before each chunk). A lease moves, and a number or a
+//! **Order.** A log is digested only as far as it is hardened: before the chunk, or in it, between its data and its transaction ([`hardener::Hardener::harden_placed`]). A lease moves, and a number or a
 //! block is used again, only after what was done under it is digested. So of two records of which one builds on the other, the
 //! first is in the same batch piece or in an earlier batch, and a restore that digests batches in their order sees every record in a
 //! state that it could have been logged in. An image of the memory tier holds nothing that is not hardened.
