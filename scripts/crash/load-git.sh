@@ -29,8 +29,8 @@ run() {
         git init -q "$repository"
     fi
     cd "$repository"
-    # Left behind by a git that was killed with its file system.
-    find .git -name '*.lock' -delete
+    # Left behind by a git that was killed with its file system; the second one by gc, which refuses to go on with it.
+    find .git \( -name '*.lock' -o -name packed-refs.new \) -delete
     local n
     n=$(git rev-list --count HEAD 2>/dev/null || echo 0)
     while [ ! -e "$host/stop" ]; do
