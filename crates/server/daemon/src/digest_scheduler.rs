@@ -204,13 +204,17 @@ impl DigestScheduler {
             "a chunk begins where the last ended"
         );
         assert!(from <= limit, "a chunk from {} to {}", from.0, limit.0);
-        if self.hardens_in_place(client, from, limit)
-            && let Some(done) = self.chunk_hardened_in_place(client, work, from..limit)
+        let in_place = self.hardens_in_place(client, from, limit);
+        let direct = in_place.then(|| self.direct_writes(from, limit)).flatten();
+        let waited = in_place && direct.is_none();
+        if let Some(direct) = direct
+            && let Some(done) = self.chunk_hardened_in_place(client, work, from..limit, direct)
         {
             return done;
         }
         let limit = self.hardened_limit(client, from, limit)?;
-        let direct = self.direct_writes(from, limit);
+        // Who has waited for the right to write below once waits no second time.
+        let direct = (!waited).then(|| self.direct_writes(from, limit)).flatten();
         let done = digest_chunks(&mut self.live_chunk(client, work, from..limit, (direct, None)));
         self.after_chunk(client, work, done)
     }

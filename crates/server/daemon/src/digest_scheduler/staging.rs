@@ -4,6 +4,7 @@ use super::DigestScheduler;
 use crate::hardening::NotHardened;
 use crate::hardening::Staged;
 use crate::hardening::checkpointer::StagedStatus;
+use crate::tiering::DirectWriteGuard;
 use shale_clients::client::{Client, Work};
 use shale_coherence::digest_stop::DigestStop;
 use shale_digest::{DigestError, digest_chunks};
@@ -74,9 +75,9 @@ impl DigestScheduler {
         client: &Arc<Client>,
         work: &mut Work,
         range: Range<LogPos>,
+        direct: DirectWriteGuard<'_>,
     ) -> Option<Result<(), DigestStop>> {
         let staged = self.parts.staged.as_ref()?;
-        let direct = self.direct_writes(range.start, range.end)?;
         let with = (Some(direct), Some(&*staged.hardener));
         let done = digest_chunks(&mut self.live_chunk(client, work, range, with));
         match done {

@@ -317,11 +317,14 @@ impl Hardener {
         match self.area.append(&pieces) {
             Ok(written) => assert_eq!(written, number, "one thread at a time writes batches"),
             Err(e) => {
-                // It may be gone: of a log that was cut off meanwhile nothing has to be kept. What may be on the device is not erased: its
-                // zones stay pinned.
-                self.kept.lock().retain(|batch| batch.number != number);
+                // It may be gone: of a log that was cut off meanwhile nothing has to be kept.
+                let removed = self.forget_batch(number);
                 return Err(match e {
-                    PersistError::Full { .. } => NotHardened::Full,
+                    PersistError::Full { .. } => {
+                        self.unpin(&removed);
+                        NotHardened::Full
+                    }
+                    // The device may have it: its zones stay as they are.
                     e => NotHardened::Failed(format!("the staging area: {e}")),
                 });
             }
@@ -334,6 +337,15 @@ impl Hardener {
         self.times.note(took_ns);
         self.beside.note(took_ns);
         Ok(())
+    }
+
+    /// Takes a batch out that was not written; gives what it names in zones.
+    fn forget_batch(&self, number: BatchNumber) -> Vec<PlacedEntry> {
+        let mut kept = self.kept.lock();
+        match kept.iter().position(|batch| batch.number == number) {
+            Some(at) => kept.remove(at).map_or(Vec::new(), |batch| batch.placed),
+            None => Vec::new(),
+        }
     }
 
     fn pin(&self, placed: &[PlacedEntry]) -> Result<(), NotHardened> {
