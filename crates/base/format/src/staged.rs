@@ -128,7 +128,7 @@ layout! {
 layout! {
     /// A range of a piece whose bytes are not in the batch: they were written to their place in a zone before it
     pub struct PlacedEntry: 32 {
-        /// position in the log of the first byte, behind the end of the entry before
+        /// position in the log of the first byte, at or behind the end of the entry before
         pub from: u64,
         /// number of bytes, at least one, all in the piece
         pub bytes: u64,
