@@ -68,7 +68,7 @@ const fn of_hostile(name: &'static str, what: &'static str) -> Mutant {
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 112] = [
+pub const MUTANTS: [Mutant; 114] = [
     mutant(
         "append-fence",
         "a record is not fenced before the call returns",
@@ -125,6 +125,14 @@ pub const MUTANTS: [Mutant; 112] = [
     ),
     mutant("bitmap-journal", "the bitmap is not part of the batch"),
     mutant("commit-before-data", "data is written after the commit"),
+    mutant(
+        "store-unflushed",
+        "what is new in a block that stays is stored and not flushed",
+    ),
+    of_tiers(
+        "store-while-copied",
+        "a block is changed where it is while it is copied to another tier",
+    ),
     mutant(
         "direct-without-flush",
         "data copied from log to block is not flushed",

@@ -7,15 +7,16 @@ use shale_format::inode::{Inode, slot_of};
 use shale_format::limits::INODE_BYTES;
 use shale_format::xattr::Xattrs;
 use shale_format::{BlockAddr, DirKey, FileBlock, Ino, TierId};
-use shale_volume::{Dirent, KeptLeaf, Mapping, Result, View};
+use shale_volume::{Dirent, KeptLeaf, Mapping, Result, Run, View};
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 
 /// The volume for one plan: the root block is read once, and where the inode file's
 /// blocks are is remembered. Other clients' commits meanwhile do not move the slots of
 /// inodes that are under this client's leases.
-pub(crate) struct ChunkImage {
+pub(crate) struct ChunkImage<'a> {
     view: View,
+    takes_stores: &'a dyn Fn(Run) -> bool,
     file: OnceCell<Inode>,
     /// Runs of the inode file: end, and address of the first block or a hole.
     runs: RefCell<BTreeMap<u64, (u64, Option<BlockAddr>)>>,
@@ -23,11 +24,12 @@ pub(crate) struct ChunkImage {
     leaf: RefCell<KeptLeaf>,
 }
 
-impl ChunkImage {
-    /// For a plan of these records, whose names it looks up.
-    pub fn new(view: View, items: &[Item]) -> Self {
+impl<'a> ChunkImage<'a> {
+    /// For a plan of these records, whose names it looks up. `takes_stores`: which blocks may be changed where they are.
+    pub fn new(view: View, items: &[Item], takes_stores: &'a dyn Fn(Run) -> bool) -> Self {
         let image = Self {
             view,
+            takes_stores,
             file: OnceCell::new(),
             runs: RefCell::default(),
             collisions: RefCell::default(),
@@ -66,7 +68,7 @@ impl ChunkImage {
     }
 }
 
-impl Image for ChunkImage {
+impl Image for ChunkImage<'_> {
     fn inode(&self, ino: Ino) -> Result<Option<Inode>> {
         if ino == Ino::NONE || ino > Ino::MAX {
             return Ok(None);
@@ -102,6 +104,9 @@ impl Image for ChunkImage {
     fn map_block(&self, inode: &Inode, fb: FileBlock) -> Result<Mapping> {
         self.view
             .map_block_near(inode, fb, &mut self.leaf.borrow_mut())
+    }
+    fn takes_stores(&self, run: Run) -> bool {
+        (self.takes_stores)(run)
     }
     fn has_slot(&self, ino: Ino) -> Result<bool> {
         Ok(self.block(slot_of(ino).0)?.is_some())

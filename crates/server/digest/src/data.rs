@@ -1,6 +1,9 @@
-//! Write data: allocates the blocks of a plan and writes them, never over live ones
-//! (DESIGN §6.3). Nothing is fenced here: the commit by the same thread does that, and
-//! until then the blocks are not part of the volume. A crash leaves free blocks.
+//! Write data: allocates the blocks of a plan and writes them (DESIGN §6.3). Nothing is fenced here: the commit by the
+//! same thread does that, and until then the blocks are not part of the volume. A crash leaves free blocks.
+//!
+//! Blocks that stay get what is new where they are. A crash before the commit leaves a part of that in them: the log is
+//! digested again then, from the same position on, and stores it again. Nobody reads these bytes there meanwhile: who has
+//! the file's lease has them from the log, until the commit is published and every call has ended that began before.
 //!
 //! Each run is placed by itself ([`Placement`]): in NVM, or in a tier below it, once instead of to NVM and from
 //! there down. What goes below is written in the order in which it was allocated, in long requests, and the tier
@@ -13,7 +16,7 @@ pub(crate) use new_blocks::{Allocation, allocate};
 use super::DigestError;
 use super::content::{BLOCK, Source};
 use super::item::Item;
-use super::layout::{CopyRun, From};
+use super::layout::{CopyRun, Fill, From, StoreRun};
 use super::plan::{InodePlan, Plan};
 use super::poison;
 use super::scan::LogSource;
@@ -63,6 +66,9 @@ pub(crate) fn write(
         logged: Vec::new(),
     };
     for (inode, extents) in plan.inodes.iter().zip(&placed.extents) {
+        for run in &inode.file.stores {
+            writer.store(run)?;
+        }
         if inode.file.copies.is_empty() {
             continue;
         }
@@ -231,6 +237,53 @@ impl Writer<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Stores what is new in blocks that stay, and nothing of what they have.
+    fn store(&mut self, run: &StoreRun) -> Result<(), DigestError> {
+        let (mut at, mut held) = (0, 0);
+        for &Fill {
+            mut bytes,
+            mut from,
+        } in &run.fills
+        {
+            if matches!(from, From::Old(_)) {
+                self.store_held(run, at, &mut held)?;
+                at += bytes;
+                continue;
+            }
+            while bytes > 0 {
+                let n = match self.direct(from, run.addr, at, bytes, held == 0)? {
+                    0 => {
+                        let n = bytes.min((BUFFER_BYTES - held) as u64);
+                        self.load(from, None, held, n as usize)?;
+                        held += n as usize;
+                        n
+                    }
+                    direct => direct,
+                };
+                (at, bytes, from) = (at + n, bytes - n, from.advance(n));
+                if held == BUFFER_BYTES {
+                    self.store_held(run, at, &mut held)?;
+                }
+            }
+        }
+        self.store_held(run, at, &mut held)
+    }
+
+    /// Stores what the buffer holds: `held` bytes that end at byte `end` of a run.
+    fn store_held(&self, run: &StoreRun, end: u64, held: &mut usize) -> Result<(), DigestError> {
+        let bytes = &self.buffer[..std::mem::take(held)];
+        let byte = end - bytes.len() as u64;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        if mutants::is_on("store-unflushed") {
+            let map = self.view.map().on(Path::Data);
+            map.store((run.addr.byte() + byte) as usize, bytes);
+            return Ok(());
+        }
+        Ok(self.volume.write_at(run.addr, byte, bytes)?)
     }
 
     /// Notes the file's last block, if it was just put into the row: the bytes are at its end.

@@ -3,8 +3,8 @@
 
 use shale_format::inode::{Inode, slot_of};
 use shale_format::xattr::Xattrs;
-use shale_format::{DirKey, FileBlock, Ino};
-use shale_volume::{Dirent, Mapping, Result, View};
+use shale_format::{DirKey, FileBlock, Ino, TierId};
+use shale_volume::{Dirent, Mapping, Result, Run, View};
 
 /// The volume as last committed. Everything under the client's leases stays as it
 /// is while its log is digested; [`super::apply`] checks that it did.
@@ -19,6 +19,8 @@ pub trait Image {
     fn xattrs(&self, inode: &Inode) -> Result<Xattrs>;
     /// What lies at file block `fb`.
     fn map_block(&self, inode: &Inode, fb: FileBlock) -> Result<Mapping>;
+    /// Whether what is new in these blocks of a file may be stored where they are.
+    fn takes_stores(&self, run: Run) -> bool;
     /// Whether the volume has the block of the inode file that `ino` belongs in.
     fn has_slot(&self, ino: Ino) -> Result<bool>;
     /// Blocks of the volume's NVM tier.
@@ -40,6 +42,9 @@ impl Image for View {
     }
     fn map_block(&self, inode: &Inode, fb: FileBlock) -> Result<Mapping> {
         View::map_block(self, inode, fb)
+    }
+    fn takes_stores(&self, run: Run) -> bool {
+        run.addr.tier() == Some(TierId::Nvm)
     }
     fn has_slot(&self, ino: Ino) -> Result<bool> {
         let file = self.root()?.inode_file;

@@ -3,6 +3,10 @@
 //!
 //! Rules:
 //! * A block that one stolen block covers wholly is linked: its bytes were written once.
+//! * A block that the volume has in NVM stays, and only what is new of it is stored: the records of the log, which
+//!   stay until the commit, repeat that after a crash (HiNFS §3.3 writes back lines as well). Not where somebody
+//!   reads the block as it was ([`Image::takes_stores`]), nor behind the end that the file has, nor for long runs
+//!   ([`PLACED_BLOCKS_MIN`]).
 //! * A block with any other new bytes is written whole to a new block: payloads,
 //!   what is kept of the old block, zeros (Strata §3.6). Blocks that follow one another
 //!   in the file are one run, so a thousand small appends are one allocation.
@@ -18,11 +22,15 @@ use super::image::Image;
 use super::ranges::{Advance, Ranges};
 use shale_format::inode::Inode;
 use shale_format::{BlockAddr, FileBlock, TierId};
-use shale_volume::{Mapping, Result};
+use shale_volume::{Mapping, Result, Run};
 use std::ops::Range;
 
 /// Shortest stolen run that is linked between two runs that are copied.
 pub const LINK_BLOCKS_MIN: u64 = 4;
+
+/// Shortest run of new bytes that is written to new blocks though it has others: what is so long is one extent there, and
+/// may go below NVM.
+pub const PLACED_BLOCKS_MIN: u64 = 16;
 
 /// Where the bytes of a run that is written come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +73,27 @@ pub struct CopyRun {
     pub hint: Option<BlockAddr>,
 }
 
+/// Blocks that follow one another, in the file and in NVM, stay there and get new bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreRun {
+    /// First file block.
+    pub at: u64,
+    /// Its address.
+    pub addr: BlockAddr,
+    /// Blocks.
+    pub blocks: u64,
+    /// What they hold afterwards, ascending, together all bytes of the run. What is [`From::Old`] is there already.
+    pub fills: Vec<Fill>,
+}
+
+impl StoreRun {
+    /// Bytes that are stored.
+    pub(crate) fn bytes(&self) -> u64 {
+        let new = self.fills.iter().filter(|f| matches!(f.from, From::New(_)));
+        new.map(|f| f.bytes).sum()
+    }
+}
+
 /// Stolen blocks that become part of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
@@ -87,6 +116,8 @@ pub struct FilePlan {
     pub links: Vec<Link>,
     /// Blocks to be written.
     pub copies: Vec<CopyRun>,
+    /// Blocks that are changed where they are.
+    pub stores: Vec<StoreRun>,
     /// Blocks to be allocated that read as zeros.
     pub unwritten: Vec<Range<u64>>,
     /// Blocks that the file keeps and that read as zeros from now on.
@@ -113,6 +144,7 @@ impl FilePlan {
             && self.unmap.is_empty()
             && self.links.is_empty()
             && self.copies.is_empty()
+            && self.stores.is_empty()
             && self.unwritten.is_empty()
             && self.zeroed.is_empty()
             && self.shift.is_none()
@@ -124,6 +156,8 @@ impl FilePlan {
 enum Part {
     /// Written to new blocks.
     Copy,
+    /// Changed where they are.
+    Store(BlockAddr),
     /// Linked.
     Link(BlockAddr),
     /// All zeros.
@@ -160,6 +194,19 @@ impl Old<'_> {
             found;
         let known = len.max(1).min(end - at);
         Ok((found, known.min(self.block_end - at)))
+    }
+
+    /// First block of `at..end` that has new bytes behind the end of the file as it is in the volume, or was cut there: what
+    /// lies behind the end is zeros in the volume, always.
+    fn stored_end(&self, content: &Content, at: u64, end: u64) -> u64 {
+        let whole = self.byte_end / BLOCK;
+        let tail = whole * BLOCK..self.byte_end;
+        let is_cut = self.inode.is_some_and(|inode| self.byte_end < inode.size);
+        let mut behind = content.pieces.within(self.byte_end..(whole + 1) * BLOCK);
+        match tail.is_empty() || is_cut || behind.next().is_some() {
+            true => whole.clamp(at, end),
+            false => (whole + 1).clamp(at, end),
+        }
     }
 }
 
@@ -211,7 +258,9 @@ fn join(atoms: Vec<Atom>) -> Vec<Atom> {
             && last.blocks.end == atom.blocks.start
         {
             let same = match (last.part, atom.part) {
-                (Part::Link(a), Part::Link(b)) => a.plus(last.blocks.end - last.blocks.start) == b,
+                (Part::Link(a), Part::Link(b)) | (Part::Store(a), Part::Store(b)) => {
+                    a.plus(last.blocks.end - last.blocks.start) == b
+                }
                 (a, b) => a == b && a != Part::Edge,
             };
             if same {
@@ -222,6 +271,40 @@ fn join(atoms: Vec<Atom>) -> Vec<Atom> {
         joined.push(atom);
     }
     joined
+}
+
+/// Finds out which of the blocks that are written can be changed where they are.
+fn find_stores(old: &Old<'_>, content: &Content, atoms: Vec<Atom>) -> Result<Vec<Atom>> {
+    let mut found = Vec::with_capacity(atoms.len());
+    for atom in atoms {
+        if atom.part != Part::Copy || is_large_and_new(content, &atom.blocks) {
+            found.push(atom);
+            continue;
+        }
+        let Range { start: mut at, end } = atom.blocks;
+        while at < end {
+            let stored_end = old.stored_end(content, at, end);
+            let (mapping, len) = match stored_end > at {
+                true => old.map(at, stored_end)?,
+                false => (Mapping::Hole { len: end - at }, end - at),
+            };
+            let stays = |addr| old.image.takes_stores(Run { addr, len });
+            let part = match mapping {
+                Mapping::Data { addr, .. } if stays(addr) => Part::Store(addr),
+                _ => Part::Copy,
+            };
+            let blocks = at..at + len;
+            found.push(Atom { blocks, part });
+            at += len;
+        }
+    }
+    Ok(found)
+}
+
+/// Whether all bytes of a run are new, and it is long enough to be placed by itself.
+fn is_large_and_new(content: &Content, blocks: &Range<u64>) -> bool {
+    let bytes = blocks.start * BLOCK..blocks.end * BLOCK;
+    blocks.end - blocks.start >= PLACED_BLOCKS_MIN && content.pieces.gaps(bytes).is_empty()
 }
 
 /// Applies the cost rule.
@@ -273,7 +356,7 @@ pub fn file(image: &dyn Image, base: Option<&Inode>, content: &Content) -> Resul
         }
         kept.push(atom);
     }
-    let mut atoms = join(kept);
+    let mut atoms = join(find_stores(&old, content, join(kept))?);
     copy_islands(&mut atoms);
     let atoms = join(atoms);
     let mut covered = Ranges::<u32>::default();
@@ -281,6 +364,17 @@ pub fn file(image: &dyn Image, base: Option<&Inode>, content: &Content) -> Resul
         let (at, blocks) = (atom.blocks.start, atom.blocks.end - atom.blocks.start);
         match atom.part {
             Part::Copy => plan.copies.push(copy(&old, content, atom, &covered)?),
+            Part::Store(addr) => {
+                let fills = fills(u64::MAX, content, &atom.blocks);
+                plan.stores.push(StoreRun {
+                    at,
+                    addr,
+                    blocks,
+                    fills,
+                });
+                count(&mut plan, content, atom);
+                continue;
+            }
             Part::Link(addr) => plan.links.push(Link { at, addr, blocks }),
             Part::Zero | Part::Edge => {
                 unmap(&mut plan, &old, content, atom);
@@ -305,13 +399,12 @@ fn count(plan: &mut FilePlan, content: &Content, atom: &Atom) {
     }
 }
 
-/// A run that is written: every byte of it, from pieces, the old file, or zeros.
-fn copy(old: &Old<'_>, content: &Content, atom: &Atom, covered: &Ranges<u32>) -> Result<CopyRun> {
-    let (at, end) = (atom.blocks.start, atom.blocks.end);
+/// Every byte of a run that is written: from pieces, the old file up to byte `old_end` of it, or zeros.
+fn fills(old_end: u64, content: &Content, blocks: &Range<u64>) -> Vec<Fill> {
+    let (mut byte, end) = (blocks.start * BLOCK, blocks.end * BLOCK);
     let mut fills = Vec::new();
-    let mut byte = at * BLOCK;
     let gap = |fills: &mut Vec<Fill>, from: u64, to: u64| {
-        let split = old.byte_end.clamp(from, to);
+        let split = old_end.clamp(from, to);
         if split > from {
             fills.push(Fill {
                 bytes: split - from,
@@ -325,7 +418,7 @@ fn copy(old: &Old<'_>, content: &Content, atom: &Atom, covered: &Ranges<u32>) ->
             });
         }
     };
-    for (range, piece) in content.pieces.within(byte..end * BLOCK) {
+    for (range, piece) in content.pieces.within(byte..end) {
         gap(&mut fills, byte, range.start);
         fills.push(Fill {
             bytes: range.end - range.start,
@@ -333,7 +426,14 @@ fn copy(old: &Old<'_>, content: &Content, atom: &Atom, covered: &Ranges<u32>) ->
         });
         byte = range.end;
     }
-    gap(&mut fills, byte, end * BLOCK);
+    gap(&mut fills, byte, end);
+    fills
+}
+
+/// A run that is written to new blocks.
+fn copy(old: &Old<'_>, content: &Content, atom: &Atom, covered: &Ranges<u32>) -> Result<CopyRun> {
+    let (at, end) = (atom.blocks.start, atom.blocks.end);
+    let fills = fills(old.byte_end, content, &atom.blocks);
     let mut hint = None;
     if at > 0
         && covered.within(at - 1..at).next().is_none()

@@ -5,12 +5,13 @@
 //! 1. *scan* ([`gather`]): records are copied out of the log, checked and decoded.
 //! 2. *plan* ([`coalesce`], [`mod@plan`], [`layout`]): what the records do together, checked
 //!    record by record against volume, lease and permission. Pure.
-//! 3. *data* (`data`): new blocks are allocated and written, never over live ones. Then who asked for the chunk may have its
+//! 3. *data* (`data`): new blocks are allocated and written, and blocks that stay get the bytes that are new, which their
+//!    records, still in the log, repeat after a crash. Then who asked for the chunk may have its
 //!    records hardened ([`AccessPolicy::harden`]).
 //! 4. *structure* (`apply`): one transaction links the blocks, changes inodes and
 //!    directories, and moves the log's digested position.
 //!
-//! A crash before the commit leaves the volume as it was; then the same chunk is
+//! A crash before the commit leaves the volume as it was, but for bytes that the log overwrites; then the same chunk is
 //! digested again, which is the normal path at recovery. A crash after it leaves the
 //! volume as after it. Same records and same volume give the same result, however the
 //! records are cut into chunks.
@@ -65,6 +66,7 @@ use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, FileBlock, Ino, LogPos, TxId};
 use shale_sys::{failpoints, mutants};
 use shale_volume::{Run, Volume, VolumeError};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -195,6 +197,17 @@ pub struct Digester {
     records: AtomicUsize,
     given_up: AbandonedBlocks,
     tail_blocks: TailBlockCache,
+    /// Blocks that somebody copies.
+    copied: RwLock<RunSet>,
+}
+
+/// Blocks that no digest changes where they are, until this is dropped.
+pub struct StableBlocks<'d>(&'d Digester);
+
+impl Drop for StableBlocks<'_> {
+    fn drop(&mut self) {
+        *self.0.copied.write() = RunSet::default();
+    }
 }
 
 impl Digester {
@@ -212,6 +225,7 @@ impl Digester {
             records: AtomicUsize::new(bounds.records_max),
             given_up: AbandonedBlocks::default(),
             tail_blocks: TailBlockCache::default(),
+            copied: RwLock::default(),
         }
     }
 
@@ -300,6 +314,17 @@ impl Digester {
         f()
     }
 
+    /// Keeps blocks in NVM from being changed where they are: from now on, no chunk being between its plan and its commit, a
+    /// digest writes what is new in them to new blocks. So who copies them and finds them mapped at a commit
+    /// ([`Self::between_chunks`]) has what they hold. For one who copies at a time.
+    pub fn keep_stable(&self, runs: RunSet) -> StableBlocks<'_> {
+        self.between_chunks(|| {
+            let before = std::mem::replace(&mut *self.copied.write(), runs);
+            assert!(before.is_empty(), "blocks are copied by one at a time");
+        });
+        StableBlocks(self)
+    }
+
     fn gather(
         &self,
         reserved: u64,
@@ -335,6 +360,7 @@ impl Digester {
         let guess = self.guess();
         let mut records = batch.whole(batch.items.len());
         let mut cut = None;
+        let mut unreadable = BTreeSet::new();
         loop {
             let error = match self.attempt(log, batch, records, from, access_policy) {
                 Ok((done, wanted)) => {
@@ -346,9 +372,12 @@ impl Digester {
                 Err(error) => error,
             };
             if let DigestError::Volume(VolumeError::Unreadable { block }) = &error
-                && self.volume.retire(*block)
+                && unreadable.insert(*block)
             {
-                tracing::error!(block, "memory error: the block is not used any more");
+                // One that is a file's is not stored to from now on: what is new in it goes to another one.
+                if self.volume.retire(*block) {
+                    tracing::error!(block, "memory error: the block is not used any more");
+                }
                 continue;
             }
             let less = match &error {
@@ -383,7 +412,12 @@ impl Digester {
         mut records: usize,
         access_policy: &dyn AccessPolicy,
     ) -> Result<(Plan, usize, Option<Refused>), DigestError> {
-        let image = ChunkImage::new(self.volume.view(), &batch.items[..records]);
+        let takes_stores = |run| {
+            let copied = !mutants::is_on("store-while-copied") && self.copied.read().overlaps(run);
+            !copied && self.volume.takes_stores(run)
+        };
+        let view = self.volume.view();
+        let image = ChunkImage::new(view, &batch.items[..records], &takes_stores);
         let mut refused = None;
         loop {
             match plan::plan(&batch.items[..records], &image, access_policy) {
@@ -482,13 +516,15 @@ fn growth(plan: &Plan, access_policy: &dyn AccessPolicy) -> Result<Option<u64>, 
     }
 }
 
-/// Blocks of files that a plan writes or links.
+/// Blocks of files that a plan writes, changes or links.
 fn touched(plan: &Plan) -> Vec<(u64, Range<u64>)> {
     let of = |inode: &plan::InodePlan| {
         let copies = inode.file.copies.iter().map(|c| c.at..c.at + c.blocks);
         let links = inode.file.links.iter().map(|l| l.at..l.at + l.blocks);
         let ino = inode.ino.0;
-        let all: Vec<_> = copies.chain(links).map(|r| (ino, r)).collect();
+        let stores = inode.file.stores.iter().map(|s| s.at..s.at + s.blocks);
+        let all = copies.chain(links).chain(stores);
+        let all: Vec<_> = all.map(|r| (ino, r)).collect();
         all
     };
     plan.inodes.iter().flat_map(of).collect()

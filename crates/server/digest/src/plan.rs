@@ -6,7 +6,7 @@ use super::coalesce::{At, Coalesced, DirDelta, Entry, InodeDelta, NOBODY, Step, 
 use super::estimate::Estimate;
 use super::image::Image;
 use super::item::{Item, Refused};
-use super::layout::{self, FilePlan};
+use super::layout::{self, FilePlan, StoreRun};
 use super::ranges::Ranges;
 use super::stats::DigestStats;
 use shale_format::inode::{self, Inode};
@@ -260,6 +260,8 @@ fn decide(net: Coalesced<'_>, items: &[Item]) -> Result<Plan, VolumeError> {
             plan.new_blocks += p.file.new_blocks();
             journal.add(image, &p, inode)?;
             plan.stats.extents += (p.file.links.len() + p.file.copies.len()) as u64;
+            plan.stats.stores += p.file.stores.len() as u64;
+            plan.stats.bytes_stored += p.file.stores.iter().map(StoreRun::bytes).sum::<u64>();
             plan.stats.bytes_digested += p.file.payload_bytes;
             plan.inodes.push(p);
         }
@@ -315,7 +317,7 @@ fn tally(plan: &mut Plan, items: &[Item], count: &Count) {
     }
     let stats = &mut plan.stats;
     stats.records = items.len() as u64;
-    stats.coalesced = writes.saturating_sub(stats.extents);
+    stats.coalesced = writes.saturating_sub(stats.extents + stats.stores);
     stats.bytes_skipped = stats.payload_bytes.saturating_sub(stats.bytes_digested);
     stats.blocks_written = plan.new_blocks;
     stats.blocks_linked = plan.linked.iter().map(|r| r.len).sum();

@@ -23,6 +23,16 @@ impl RunSet {
         whole.is_some_and(|whole| run.len > 0 && run.len <= rest(whole))
     }
 
+    /// Whether there is no run.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether a block of the run is in the set.
+    pub fn overlaps(&self, run: Run) -> bool {
+        run.len > 0 && self.0.overlaps(&(run.addr..run.addr.plus(run.len)))
+    }
+
     /// Takes a run out; `false` and nothing changed if not all of it is in the set.
     pub fn remove(&mut self, run: Run) -> bool {
         let whole = self.contains(run);
@@ -88,6 +98,8 @@ mod tests {
         set.insert(run(15, 5));
         assert_eq!(set.iter().collect::<Vec<_>>(), [run(10, 15)]);
         assert!(set.contains(run(12, 3)) && !set.contains(run(9, 2)) && !set.contains(run(24, 2)));
+        assert!(set.overlaps(run(24, 2)) && set.overlaps(run(9, 2)));
+        assert!(!set.overlaps(run(25, 2)) && !set.overlaps(run(9, 1)) && !set.overlaps(run(12, 0)));
         assert!(!set.contains(run(12, 0)) && !set.contains(run(12, u64::MAX)));
         assert!(set.remove(run(12, 3)));
         assert!(!set.remove(run(11, 2)), "part of it has gone");

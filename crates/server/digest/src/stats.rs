@@ -25,6 +25,10 @@ pub struct DigestStats {
     pub blocks_linked: u64,
     /// Runs of blocks that files got.
     pub extents: u64,
+    /// Runs of blocks that were changed where they are.
+    pub stores: u64,
+    /// Bytes that were stored into them.
+    pub bytes_stored: u64,
     /// Inodes made or changed.
     pub inodes: u64,
     /// Inodes freed.
@@ -57,6 +61,8 @@ impl AddAssign for DigestStats {
         self.blocks_written += o.blocks_written;
         self.blocks_linked += o.blocks_linked;
         self.extents += o.extents;
+        self.stores += o.stores;
+        self.bytes_stored += o.bytes_stored;
         self.inodes += o.inodes;
         self.inodes_freed += o.inodes_freed;
         self.entries += o.entries;

@@ -444,6 +444,11 @@ impl Allocator {
         self.state.lock().held.blocks()
     }
 
+    /// Whether a block of `run` is held.
+    pub fn is_held(&self, run: Run) -> bool {
+        self.state.lock().held.touches(run)
+    }
+
     /// Ends a hold. Gives the number of blocks that are free now.
     pub fn drop_hold(&self, hold: u64) -> u64 {
         let mut state = self.state.lock();

@@ -35,6 +35,17 @@ impl PinnedBlocks {
         self.holds.values().flatten().map(|run| run.len).sum()
     }
 
+    /// Whether somebody holds a block of a run.
+    pub(crate) fn touches(&self, run: Run) -> bool {
+        let mut found = false;
+        if !self.held.is_empty() {
+            for_words(run.addr.index(), run.len, |w, mask| {
+                found |= mask & self.held[w] != 0;
+            });
+        }
+        found
+    }
+
     /// Of a run that is freed: what nobody holds. The rest waits.
     pub(crate) fn part_freed(&mut self, run: Run) -> Vec<Run> {
         if self.holds.is_empty() {

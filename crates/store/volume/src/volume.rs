@@ -16,7 +16,7 @@ use crate::trees::cow_trees::CowTrees;
 use parking_lot::Mutex;
 use shale_allocation::{Allocator, InodeNumbers, Run, Space};
 use shale_format::extent::root_kind;
-use shale_format::limits::LOG_SLOTS;
+use shale_format::limits::{BLOCK_BYTES, LOG_SLOTS};
 use shale_format::log::LogSlot;
 use shale_format::superblock::{RootBlock, Superblock};
 use shale_format::version::{
@@ -446,6 +446,21 @@ impl Volume {
     /// `BadRun`: a run that is not one of blocks for data.
     pub fn hold(&self, runs: &[Run]) -> Result<u64> {
         Ok(self.space.hold(runs)?)
+    }
+
+    /// Whether a file's blocks in NVM may be changed where they are, by stores that a log can repeat: nobody has them mapped,
+    /// and none of them was found to be unreadable. `false` outside NVM, and where the memory tier is restored from
+    /// checkpoints: an image must not have what was not hardened.
+    pub fn takes_stores(&self, run: Run) -> bool {
+        let bytes = run.len as usize * BLOCK_BYTES;
+        run.addr.tier() == Some(TierId::Nvm)
+            && self.reusable.load(Ordering::Acquire) == u64::MAX
+            && !self.space.is_held(run)
+            && self
+                .view
+                .map()
+                .lost(run.addr.byte() as usize, bytes)
+                .is_none()
     }
 
     /// Ends a hold. Gives the number of blocks that are free now.

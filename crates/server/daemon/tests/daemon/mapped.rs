@@ -84,6 +84,9 @@ fn a_mapping_outlives_its_file_and_its_daemon() {
     let mapped = map(&hand, ino, 0, BLOCKS).unwrap();
     assert_eq!(mapped.size, data.len() as u64);
     assert_eq!(bytes_of(&daemon, &mapped.runs)[..data.len()], data);
+    hand.append(encode::write(ino, 5000, b"in one of its blocks"));
+    hand.digest();
+    assert_eq!(bytes_of(&daemon, &mapped.runs)[..data.len()], data);
     // Twice, by another process: a duplicate of the descriptor stands for a child.
     let child = rustix::io::dup(&mapped.keep).unwrap();
     hand.append(unlink("a", ino));

@@ -2,9 +2,11 @@
 
 use super::world::{FILE, World};
 use crate::layout::{From, LINK_BLOCKS_MIN};
-use shale_format::Ino;
+use crate::{Bounds, Digester, Mode, data};
 use shale_format::record::flag;
+use shale_format::{FileBlock, Ino};
 use shale_oplog::encode;
+use shale_volume::{Mapping, Run};
 
 fn pattern(bytes: usize, seed: u8) -> Vec<u8> {
     (0..bytes)
@@ -57,13 +59,16 @@ fn overwritten_bytes_are_written_once() {
     let mut expected = pattern(8192, 9);
     expected[100..150].copy_from_slice(&pattern(50, 77));
     assert_eq!(w.content(100), expected);
-    // In the volume now: a small write copies its one block.
+    // In the volume now: a small write goes to its one block, and nothing else of it is written.
     w.write(100, 5000, b"patch");
     let plan = w.plan().unwrap();
-    let run = &plan.inodes[0].file.copies[0];
-    assert_eq!((run.at, run.blocks), (1, 1));
+    let file = &plan.inodes[0].file;
+    let run = &file.stores[0];
+    assert_eq!((file.copies.len(), run.at, run.blocks), (0, 1, 1));
     assert!(matches!(run.fills[0].from, From::Old(4096)) && run.fills[0].bytes == 904);
-    w.digest();
+    let extents = w.extents(100);
+    assert_eq!(w.digest_once().stats.bytes_stored, 5);
+    assert_eq!(w.extents(100), extents);
     expected[5000..5005].copy_from_slice(b"patch");
     assert_eq!(w.content(100), expected);
 }
@@ -326,7 +331,12 @@ fn zeroed_blocks_stay_where_they_are() {
     let used = w.volume().space().used;
     w.fallocate(100, 4096 + 10, 6 * 4096, 16);
     let done = w.digest_once();
-    assert_eq!(done.stats.blocks_written, 2, "both ends");
+    assert_eq!(done.stats.blocks_written, 0);
+    assert_eq!(
+        (done.stats.stores, done.stats.bytes_stored),
+        (2, 4096),
+        "both ends"
+    );
     let mut expected = vec![7; 10 * 4096];
     expected[4106..4106 + 6 * 4096].fill(0);
     assert_eq!(w.content(100), expected);
@@ -341,4 +351,83 @@ fn zeroed_blocks_stay_where_they_are() {
     w.digest();
     expected[2 * 4096..2 * 4096 + 5].copy_from_slice(b"again");
     assert_eq!(w.content(100), expected);
+}
+
+/// Bytes of a log that a digest stored before it was cut short are stored again, also by one that takes fewer records.
+#[test]
+fn what_was_stored_is_stored_again() {
+    let mut w = world();
+    let mut expected = pattern(10 * 4096, 5);
+    w.write(100, 0, &expected);
+    w.digest();
+    for n in 0..8 {
+        let (at, bytes) = (n * 5000 + 3, pattern(600 * n + 1, n as u8));
+        w.write(100, at as u64, &bytes);
+        expected[at..at + bytes.len()].copy_from_slice(&bytes);
+    }
+    w.truncate(100, 7 * 4096 + 9);
+    w.write(100, 7 * 4096, b"beside the new end");
+    let extents = w.extents(100);
+    let plan = w.plan().unwrap();
+    assert!(plan.inodes[0].file.stores[0].fills.len() > 9, "{plan:?}");
+    let placed = data::allocate(w.volume(), &plan, &w.rules).unwrap();
+    let into = (w.volume(), w.digester.tail_blocks());
+    data::write(into, &w.source(), &[], &plan, &placed).unwrap();
+    drop(placed);
+    expected.truncate(7 * 4096);
+    expected.extend(b"beside the new end");
+    let single = Bounds {
+        records_max: 1,
+        ..Bounds::default()
+    };
+    w.digester = Digester::with_bounds(w.digester.volume().clone(), single);
+    w.digest();
+    assert_eq!(w.content(100), expected);
+    assert_eq!(w.extents(100)[0], (0, extents[0].1.min(7), false));
+}
+
+/// Who copies or has mapped a block has it as it was.
+#[test]
+fn blocks_that_are_copied_or_mapped_do_not_change() {
+    let mut w = world();
+    let before = pattern(12 * 4096, 1);
+    w.write(100, 0, &before);
+    w.digest();
+    let inode = w.inode(100).unwrap();
+    let mapping = w.view().map_block(&inode, FileBlock(0)).unwrap();
+    let Mapping::Data { addr, len: 12 } = mapping else {
+        panic!("one run: {mapping:?}");
+    };
+    let hold = w.volume().hold(&[Run { addr, len: 2 }]).unwrap();
+    let copied = Run {
+        addr: addr.plus(6),
+        len: 1,
+    };
+    let mut expected = before.clone();
+    for block in [1, 3, 6, 9] {
+        let at = block * 4096 + 100;
+        w.write(100, at as u64, &[block as u8; 9]);
+        expected[at..at + 9].fill(block as u8);
+    }
+    let stable = w.digester.keep_stable([copied].into_iter().collect());
+    let done = w.chunk(Mode::Live).unwrap();
+    drop(stable);
+    w.rules.used(&done);
+    w.at = done.upto;
+    assert_eq!((done.stats.blocks_written, done.stats.stores), (2, 2));
+    assert_eq!(w.content(100), expected);
+    let mut after = vec![0; before.len()];
+    w.view().read_blocks(addr, &mut after).unwrap();
+    for block in 0..12 {
+        let bytes = block * 4096..(block + 1) * 4096;
+        let same = match block {
+            3 | 9 => &expected,
+            _ => &before,
+        };
+        assert_eq!(after[bytes.clone()], same[bytes], "block {block}");
+    }
+    w.volume().drop_hold(hold);
+    // Nobody copies or maps them now.
+    w.write(100, 4096, b"x");
+    assert_eq!(w.digest_once().stats.bytes_stored, 1);
 }

@@ -239,6 +239,9 @@ impl Image for Colliding {
     fn map_block(&self, inode: &Inode, fb: FileBlock) -> Result<Mapping> {
         self.0.map_block(inode, fb)
     }
+    fn takes_stores(&self, run: shale_volume::Run) -> bool {
+        self.0.takes_stores(run)
+    }
     fn has_slot(&self, ino: Ino) -> Result<bool> {
         self.0.has_slot(ino)
     }

@@ -9,13 +9,15 @@
 //! 4. the new epoch is published; the old blocks are given out again after a grace period.
 //!
 //! No digest is between its plan and its commit while a batch commits, so none finds that the
-//! inode it planned for has changed.
+//! inode it planned for has changed; and none changes what is copied where it is ([`shale_digest::Digester::keep_stable`]): it
+//! writes new blocks, and the commit of the batch finds them.
 
 use super::Tiering;
 use super::copy::{Copied, Copies, LastOf};
 use crate::move_request::{
     BATCH_BLOCKS, BLOCK, DISK_BATCH_BLOCKS, MoveRequest, Target, unless_below,
 };
+use shale_digest::RunSet;
 use shale_digest::tail_block_cache::tail_block;
 use shale_format::extent::UNWRITTEN;
 use shale_format::inode::{Inode, slot_of};
@@ -184,6 +186,7 @@ impl Tiering {
     fn move_batch(&self, batch: &[MoveRequest], target: Target) -> Result<Done> {
         let reader = self.grace.read();
         let there = self.still_there(batch, target.tier)?;
+        let stable = self.digester.keep_stable(in_nvm(&there.blocks));
         let (copied, full) = self.copy(there.blocks, &there.last, target)?;
         let mut done = Done {
             moved: 0,
@@ -202,7 +205,7 @@ impl Tiering {
         let result = self
             .digester
             .between_chunks(|| self.remap(&copied, target.tier));
-        drop(reader);
+        drop((stable, reader));
         done.moved = match result {
             Ok(moved) => moved,
             Err(e) => {
@@ -317,6 +320,18 @@ fn most_of_batch(first: Option<&MoveRequest>, to: TierId) -> u64 {
         true => DISK_BATCH_BLOCKS,
         false => BATCH_BLOCKS,
     }
+}
+
+/// Blocks of a batch that lie in NVM.
+fn in_nvm(batch: &[MoveRequest]) -> RunSet {
+    let data = batch
+        .iter()
+        .filter(|w| w.from.tier() == Some(TierId::Nvm) && !w.unwritten);
+    data.map(|w| Run {
+        addr: w.from,
+        len: w.blocks,
+    })
+    .collect()
 }
 
 /// Whether what is mapped somewhere is block `from`, written or not as is said; and for how many

@@ -263,12 +263,13 @@ fn supervisor(status: &Value) -> String {
 
 fn digest(digest: &Value) -> String {
     format!(
-        "{} ({} of log), {} skipped; {} written, {} linked; {}",
+        "{} ({} of log), {} skipped; {} written, {} linked, {} changed in place; {}",
         count(number(digest, "records"), "record"),
         bytes(digest, "bytes_logged"),
         number(digest, "skipped"),
         count(number(digest, "blocks_written"), "block"),
         number(digest, "blocks_linked"),
+        bytes(digest, "bytes_stored"),
         count(number(digest, "commits"), "commit"),
     )
 }

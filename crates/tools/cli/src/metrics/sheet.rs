@@ -232,6 +232,7 @@ fn digest(sheet: &mut Sheet, s: &Status) {
         Counter plain "digest_skipped_records" "Records that later ones made superfluous": one(d.skipped);
         Counter plain "digest_written_blocks" "Blocks of 4 KiB written": one(d.blocks_written);
         Counter plain "digest_linked_blocks" "Blocks of 4 KiB that were in place already": one(d.blocks_linked);
+        Counter bytes "digest_stored" "Bytes of data that were stored into blocks that stayed": one(d.bytes_stored);
         Counter plain "digest_commits" "Transactions": one(d.commits);
         Counter plain "digest_refused_records" "Records that were refused": one(s.digest.refused);
         Counter bytes "digest_log" "Bytes of log digested": one(d.bytes_logged);
