@@ -72,6 +72,14 @@ impl MapOptions {
         self.timing(Timing::new(model))
     }
 
+    /// Attaches the model that all mappings of the process with the same name share; `None`, or a name that is none: no model.
+    pub fn named_model(self, name: Option<&str>) -> Self {
+        match name.and_then(Model::named) {
+            Some(model) => self.timing(Timing::of_process(model)),
+            None => self,
+        }
+    }
+
     /// Attaches a model that other mappings of the same medium share.
     pub fn timing(mut self, timing: Arc<Timing>) -> Self {
         self.timing = (timing.model() != Model::None).then_some(timing);

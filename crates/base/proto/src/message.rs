@@ -5,7 +5,7 @@ use crate::lease::LeaseMode;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of this protocol; client and daemon must agree.
-pub const PROTO_VERSION: u32 = 11;
+pub const PROTO_VERSION: u32 = 12;
 /// Most bytes of one encoded message.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Most descriptors that one reply carries.
@@ -297,6 +297,8 @@ pub struct Attached {
     /// The log lies in memory: what is published survives a power cut only once it is hardened
     /// ([`Request::Harden`], [`daemon_page::HARDENED`](crate::shared_pages::daemon_page::HARDENED)).
     pub staged: bool,
+    /// Name of the model that slows NVM down, for measurements: the client puts the same in front of what it maps.
+    pub nvm_model: Option<String>,
     /// The log is one that an earlier daemon was using for this client: positions go on.
     pub resumed: bool,
 }

@@ -42,10 +42,10 @@ impl Place {
         let options = MakeOptions {
             file: dir.path().join("VOLUME.toml"),
             name: "capi".into(),
-            nvm: Some(shale_pool::volume_file::NvmEntry {
-                dir: dir.path().join("nvm"),
-                size_bytes: 96 << 20,
-            }),
+            nvm: Some(shale_pool::volume_file::NvmEntry::new(
+                dir.path().join("nvm"),
+                96 << 20,
+            )),
             staged: Default::default(),
             lower: Default::default(),
             log_bytes: 16 << 20,

@@ -54,13 +54,15 @@ pub fn attach(
     };
     let plain = MapOptions::new();
     let log_bytes = attached.ring_bytes as usize + shale_format::log::RING_AT;
-    let log = map(&maps.log, log_bytes, Access::ReadWrite)?;
+    let slowed = |options: &MapOptions| options.clone().named_model(attached.nvm_model.as_deref());
+    let log = map(&slowed(&maps.log), log_bytes, Access::ReadWrite)?;
     if options.present {
         log.populate().map_err(|e| device(&e))?;
     }
     let daemon_page = map(&plain, daemon_page::BYTES, Access::ReadOnly)?;
     let client_page = map(&maps.client_page, client_page::BYTES, Access::ReadWrite)?;
-    let nvm = Arc::new(map_segments(channel.as_ref(), &attached, &maps.nvm)?);
+    let nvm = map_segments(channel.as_ref(), &attached, &slowed(&maps.nvm))?;
+    let nvm = Arc::new(nvm);
     let given = Given {
         channel,
         nvm,

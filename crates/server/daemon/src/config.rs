@@ -75,6 +75,9 @@ const LEASES_MAX: usize = 1 << 16;
 impl DaemonConfig {
     /// The defaults for a volume: a thread per processor, digest from 30%, 5 s.
     pub fn new(volume: VolumeFile) -> Self {
+        let model = volume.nvm_model().map(|(name, _)| name.to_owned());
+        let map = MapOptions::new().named_model(model.as_deref());
+        let log = map.clone();
         Self {
             volume,
             volume_path: None,
@@ -89,10 +92,10 @@ impl DaemonConfig {
             connection_continues: false,
             degraded: false,
             supervisor_pid: None,
-            map: MapOptions::new(),
+            map,
             mapped: None,
             lower: None,
-            log_map: Arc::new(|_| MapOptions::new()),
+            log_map: Arc::new(move |_| log.clone()),
             fixed_logs: None,
         }
     }

@@ -88,10 +88,7 @@ fn volume_file(dir: &Path) -> VolumeFile {
         migrate_at_percent: None,
         trusted_uids: Vec::new(),
         staged: None,
-        nvm: vec![NvmEntry {
-            dir: dir.to_path_buf(),
-            size_bytes: NVM_BYTES,
-        }],
+        nvm: vec![NvmEntry::new(dir.to_path_buf(), NVM_BYTES)],
         ssd: vec![],
         hdd: vec![],
     }

@@ -55,10 +55,10 @@ impl Scratch {
             &MakeOptions {
                 file: place.path().join("scratch.toml"),
                 name: "scratch".to_owned(),
-                nvm: Some(shale_pool::volume_file::NvmEntry {
-                    dir: place.path().join("nvm"),
-                    size_bytes: options.nvm_bytes,
-                }),
+                nvm: Some(shale_pool::volume_file::NvmEntry::new(
+                    place.path().join("nvm"),
+                    options.nvm_bytes,
+                )),
                 staged: Default::default(),
                 lower: Default::default(),
                 log_bytes: options.log_bytes,

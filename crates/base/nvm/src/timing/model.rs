@@ -6,14 +6,17 @@
 //!   Nw = B/(1/L) threads write at once.
 //!
 //! A plain store costs nothing under either: it stays in the cache until it is flushed.
-//! One [`Timing`] is one medium: mappings of the same medium in a process share it.
-//! Processes do not see each other's use.
+//! One [`Timing`] is one medium: mappings of the same medium in a process share it ([`Timing::of_process`]).
+//! Processes do not see each other's use: with several, each has the bandwidth and the writers of the model for itself.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::LINE_BYTES;
 use shale_sys::clock::{Tsc, calibrate};
+
+/// Bandwidth of HiNFS's NVM, bytes per second (§5.1).
+const HINFS_BYTES_PER_S: u64 = 1_000_000_000;
 
 /// How slow the medium is, as data.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -42,6 +45,23 @@ pub enum Model {
 }
 
 impl Model {
+    /// The names that [`Model::named`] knows, for messages.
+    pub const NAMES: &str = "strata, hinfs, hinfs-NS with 50 to 800 ns a line";
+
+    /// A model by its name: `strata` is [`Model::strata`], `hinfs` [`Model::hinfs`], and `hinfs-NS` the same with another latency of
+    /// a line, of those of HiNFS's Figure 12.
+    pub fn named(name: &str) -> Option<Model> {
+        match name {
+            "strata" => Some(Model::strata()),
+            "hinfs" => Some(Model::hinfs()),
+            _ => {
+                let ns = name.strip_prefix("hinfs-")?.parse().ok()?;
+                let is_of_paper = (50..=800).contains(&ns);
+                is_of_paper.then(|| Model::hinfs_with(ns, HINFS_BYTES_PER_S))
+            }
+        }
+    }
+
     /// Strata's NVM: 300 ns reads over DRAM's 100, an eighth of the bandwidth, 10 ms.
     pub const fn strata() -> Model {
         Model::Strata {
@@ -54,7 +74,7 @@ impl Model {
 
     /// HiNFS's NVM: 200 ns a line, 1 GB/s.
     pub const fn hinfs() -> Model {
-        Model::hinfs_with(200, 1_000_000_000)
+        Model::hinfs_with(200, HINFS_BYTES_PER_S)
     }
 
     /// HiNFS's model for a line latency and a bandwidth in bytes per second:
@@ -109,6 +129,23 @@ impl Timing {
             writers: AtomicU32::new(0),
             delayed_ns: AtomicU64::new(0),
         })
+    }
+
+    /// The model at work on the one medium of this kind that the process has, started when it is first asked for.
+    ///
+    /// # Panics
+    /// As [`Timing::new`].
+    pub fn of_process(model: Model) -> Arc<Timing> {
+        static ALL: Mutex<Vec<Weak<Timing>>> = Mutex::new(Vec::new());
+        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|timing| timing.strong_count() > 0);
+        let same = |timing: Arc<Timing>| (timing.model == model).then_some(timing);
+        if let Some(timing) = all.iter().filter_map(Weak::upgrade).find_map(same) {
+            return timing;
+        }
+        let timing = Timing::new(model);
+        all.push(Arc::downgrade(&timing));
+        timing
     }
 
     /// The model.
@@ -234,6 +271,25 @@ mod tests {
                 writers_max: 1
             }
         );
+    }
+
+    #[test]
+    fn models_have_names() {
+        assert_eq!(Model::named("strata"), Some(Model::strata()));
+        assert_eq!(Model::named("hinfs-200"), Some(Model::hinfs()));
+        let slow = Model::hinfs_with(800, 1_000_000_000);
+        assert_eq!(Model::named("hinfs-800"), Some(slow));
+        for name in ["", "hinfs-", "hinfs-49", "hinfs-801", "hinfs-x", "flash"] {
+            assert_eq!(Model::named(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn mappings_of_a_process_share_one_medium() {
+        let model = Model::hinfs_with(799, 1_000_000_000);
+        let first = Timing::of_process(model);
+        assert!(Arc::ptr_eq(&first, &Timing::of_process(model)));
+        assert!(!Arc::ptr_eq(&first, &Timing::of_process(Model::strata())));
     }
 
     #[test]

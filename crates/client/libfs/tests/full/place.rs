@@ -40,10 +40,10 @@ impl Place {
         let options = MakeOptions {
             file: dir.path().join("VOLUME.toml"),
             name: "full".into(),
-            nvm: Some(shale_pool::volume_file::NvmEntry {
-                dir: dir.path().join("nvm"),
-                size_bytes: mib << 20,
-            }),
+            nvm: Some(shale_pool::volume_file::NvmEntry::new(
+                dir.path().join("nvm"),
+                mib << 20,
+            )),
             staged: Default::default(),
             lower: Default::default(),
             log_bytes: 16 << 20,

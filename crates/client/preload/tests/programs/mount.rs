@@ -86,10 +86,7 @@ impl Mounted {
         let options = MakeOptions {
             file: at("volume.toml"),
             name: "programs".to_owned(),
-            nvm: Some(shale_pool::volume_file::NvmEntry {
-                dir: at("nvm"),
-                size_bytes: NVM_BYTES,
-            }),
+            nvm: Some(shale_pool::volume_file::NvmEntry::new(at("nvm"), NVM_BYTES)),
             staged: Default::default(),
             lower: Default::default(),
             log_bytes: LOG_BYTES,

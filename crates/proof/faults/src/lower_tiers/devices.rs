@@ -71,10 +71,10 @@ impl Three {
         let options = MakeOptions {
             file: place.join("VOLUME.toml"),
             name: "faults".to_owned(),
-            nvm: Some(shale_pool::volume_file::NvmEntry {
-                dir: place.join("nvm"),
-                size_bytes: NVM_BYTES_MIN,
-            }),
+            nvm: Some(shale_pool::volume_file::NvmEntry::new(
+                place.join("nvm"),
+                NVM_BYTES_MIN,
+            )),
             staged: Default::default(),
             lower: lower(&device),
             log_bytes: LOG_BYTES_MIN,

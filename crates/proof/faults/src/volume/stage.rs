@@ -421,10 +421,7 @@ fn config(nvm: &Path, bytes: u64, uuid: &[u8; 16]) -> DaemonConfig {
         log_bytes: LOG_BYTES_MIN,
         client_log_bytes: None,
         staged: None,
-        nvm: vec![NvmEntry {
-            dir: nvm.to_path_buf(),
-            size_bytes: bytes,
-        }],
+        nvm: vec![NvmEntry::new(nvm.to_path_buf(), bytes)],
         migrate_at_percent: None,
         trusted_uids: Vec::new(),
         ssd: vec![],

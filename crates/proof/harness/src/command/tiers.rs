@@ -80,7 +80,7 @@ struct Device {
           value_parser = clap::value_parser!(u64).range(1..=(1 << 24)))]
     mib: u64,
     /// flash or disk [default: as fast as it is]
-    #[arg(long, value_name = "MODEL", value_parser = model)]
+    #[arg(long, value_name = "MODEL", value_parser = device::model_named)]
     model: Option<BlockModel>,
 }
 
@@ -88,11 +88,6 @@ fn named(text: &str) -> std::result::Result<(String, PathBuf), String> {
     let parts = text.split_once('=').filter(|(name, _)| !name.is_empty());
     let parts = parts.map(|(name, file)| (name.to_owned(), file.into()));
     parts.ok_or_else(|| format!("'{text}' is not NAME=FILE"))
-}
-
-fn model(name: &str) -> std::result::Result<BlockModel, String> {
-    let known = BlockModel::NAMES.join(", ");
-    BlockModel::named(name).ok_or_else(|| format!("'{name}' is no model; known: {known}"))
 }
 
 #[derive(Debug, clap::Args)]

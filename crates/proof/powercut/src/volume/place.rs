@@ -110,10 +110,7 @@ impl Place {
             log_bytes: LOG_BYTES_MIN,
             client_log_bytes: None,
             staged: None,
-            nvm: vec![NvmEntry {
-                dir: self.nvm_dir(),
-                size_bytes: NVM_BYTES_MIN,
-            }],
+            nvm: vec![NvmEntry::new(self.nvm_dir(), NVM_BYTES_MIN)],
             // NVM is full from the first block on, so new data is placed directly on a lower tier.
             migrate_at_percent: Some(0),
             trusted_uids: Vec::new(),

@@ -456,10 +456,10 @@ mod tests {
         let options = MakeOptions {
             file: dir.path().join("V.toml"),
             name: "v".to_owned(),
-            nvm: Some(shale_pool::volume_file::NvmEntry {
-                dir: dir.path().join("nvm"),
-                size_bytes: 33 << 20,
-            }),
+            nvm: Some(shale_pool::volume_file::NvmEntry::new(
+                dir.path().join("nvm"),
+                33 << 20,
+            )),
             staged: Default::default(),
             lower: Default::default(),
             log_bytes: LOG_BYTES_MIN,

@@ -228,6 +228,12 @@ impl Connection {
             may_steal: client.may_steal,
             durability: superblock.durability,
             staged: self.services.is_staged(),
+            nvm_model: self
+                .services
+                .config
+                .volume
+                .nvm_model()
+                .map(|(name, _)| name.to_owned()),
             resumed: false,
         };
         *slot = Some(client);

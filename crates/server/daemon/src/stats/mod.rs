@@ -20,7 +20,7 @@ use shale_clients::tally::Written;
 use shale_digest::DigestStats;
 use shale_format::Durability;
 use shale_format::limits::BLOCK_BYTES;
-use shale_nvm::{Path, PathCounts};
+use shale_nvm::{Path, PathCounts, Timing};
 use shale_persist::Domain;
 use shale_pool::host_space::NvmHost;
 use shale_pool::volume_file::uuid_text;
@@ -64,6 +64,8 @@ pub struct Status {
     pub nvm_host: Option<NvmHost>,
     /// Whether the kernel took the advice to use huge pages.
     pub huge_pages: bool,
+    /// The model that slows NVM down, if one was asked for.
+    pub nvm_model: Option<NvmModelStatus>,
     /// Instructions used to write NVM.
     pub instructions: &'static str,
     /// Space of the NVM tier.
@@ -105,6 +107,15 @@ pub struct Status {
     pub staged: Option<StagedStatus>,
     /// What the last start recovered.
     pub recovery: RecoveryReport,
+}
+
+/// A model that slows NVM down.
+#[derive(Clone, Debug, Serialize)]
+pub struct NvmModelStatus {
+    /// Its name in VOLUME.toml.
+    pub name: String,
+    /// By how many nanoseconds it slowed down daemon and mount, all threads together; clients of other processes have their own.
+    pub delayed_ns: u64,
 }
 
 /// Bytes of the NVM tier.
@@ -315,6 +326,7 @@ impl<'s> Observer<'s> {
             persistence: self.of.domain().name(),
             nvm_host: self.nvm_host(),
             huge_pages: self.of.map.huge_pages(),
+            nvm_model: self.nvm_model(),
             instructions: self.of.map.instructions(),
             space: self.space_status(),
             tiers: self.tier_statuses(),
@@ -381,6 +393,14 @@ impl<'s> Observer<'s> {
             // A message has a limit; the count says that there are more.
             status.clients.truncate(status.clients.len() / 2);
         }
+    }
+
+    fn nvm_model(&self) -> Option<NvmModelStatus> {
+        let (name, model) = self.of.config.volume.nvm_model()?;
+        Some(NvmModelStatus {
+            name: name.to_owned(),
+            delayed_ns: Timing::of_process(model).delayed_ns(),
+        })
     }
 
     fn space_status(&self) -> SpaceStatus {

@@ -47,10 +47,10 @@ impl Place {
         let options = MakeOptions {
             file: place.file(),
             name: "test".to_owned(),
-            nvm: Some(shale_pool::volume_file::NvmEntry {
-                dir: place.nvm(),
-                size_bytes: mib << 20,
-            }),
+            nvm: Some(shale_pool::volume_file::NvmEntry::new(
+                place.nvm(),
+                mib << 20,
+            )),
             staged: Default::default(),
             lower: Default::default(),
             log_bytes,

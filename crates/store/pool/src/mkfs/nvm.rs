@@ -136,8 +136,8 @@ fn make_in(
 ) -> Result<(Arc<Map>, VolumeFile)> {
     let map = Arc::new(make_nvm(dir, bytes, &MapOptions::new())?);
     let nvm = NvmEntry {
-        dir: dir.to_path_buf(),
-        size_bytes: bytes,
+        model: options.nvm.as_ref().and_then(|nvm| nvm.model.clone()),
+        ..NvmEntry::new(dir, bytes)
     };
     let file = VolumeFile {
         nvm: vec![nvm],

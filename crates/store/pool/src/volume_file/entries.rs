@@ -5,7 +5,7 @@ use crate::error::{PoolError, Result};
 use serde::{Deserialize, Serialize};
 use shale_block::{BlockFile, BlockModel, TierDevice, Timed, Unit};
 use shale_format::limits::{BLOCK_BYTES, NVM_BYTES_MIN};
-use shale_nvm::Pace;
+use shale_nvm::{Model, Pace};
 use shale_sys::SystemClock;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,6 +24,21 @@ pub struct NvmEntry {
     pub dir: PathBuf,
     /// Bytes of all segments together.
     pub size_bytes: u64,
+    /// Model of a slower medium that is put in front of it, a name of [`Model::named`]; none: it is as fast as it is. For
+    /// measurements, from the next mount on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+}
+
+impl NvmEntry {
+    /// A directory of NVM as fast as it is.
+    pub fn new(dir: impl Into<PathBuf>, size_bytes: u64) -> Self {
+        Self {
+            dir: dir.into(),
+            size_bytes,
+            model: None,
+        }
+    }
 }
 
 /// Where a volume without NVM keeps what NVM would hold: in shared memory, and durably in an area of one of its SSDs.
@@ -164,4 +179,16 @@ impl StagedEntry {
 pub(crate) fn unknown_model(name: &str) -> String {
     let known = BlockModel::NAMES.join(", ");
     format!("model '{name}' is not known; known: {known}")
+}
+
+/// What is wrong with the model of NVM entries.
+pub(crate) fn check_nvm_models(nvm: &[NvmEntry]) -> Checked {
+    let mut names = nvm.iter().filter_map(|n| n.model.as_deref());
+    match names.find(|name| Model::named(name).is_none()) {
+        Some(name) => {
+            let why = format!("model '{name}' is not known; known: {}", Model::NAMES);
+            wrong_key("nvm.model", why)
+        }
+        None => Ok(()),
+    }
 }

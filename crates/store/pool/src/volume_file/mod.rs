@@ -11,12 +11,13 @@ pub use entries::{
 };
 
 use crate::error::{PoolError, Result};
-use entries::{Checked, unknown_model, wrong_key};
+use entries::{Checked, check_nvm_models, unknown_model, wrong_key};
 use serde::{Deserialize, Serialize};
 use shale_block::BlockModel;
 use shale_format::limits::{LOG_BYTES_MAX, LOG_BYTES_MIN, NVM_BYTES_MIN};
 use shale_format::superblock::Superblock;
 use shale_format::{Durability, TierId};
+use shale_nvm::Model;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -78,6 +79,12 @@ struct FormatOnly {
 }
 
 impl VolumeFile {
+    /// Name of the model that slows NVM down, and the model; none: it is as fast as it is.
+    pub fn nvm_model(&self) -> Option<(&str, Model)> {
+        let name = self.nvm.first()?.model.as_deref()?;
+        Some((name, Model::named(name)?))
+    }
+
     /// Reads and checks a volume file. Directories come back absolute.
     ///
     /// # Errors
@@ -236,6 +243,7 @@ impl VolumeFile {
         if self.trusted_uids.contains(&NOBODY) {
             return wrong_key("trusted_uids", format!("{NOBODY} is no user"));
         }
+        check_nvm_models(&self.nvm)?;
         for (tier, devices) in [("ssd", &self.ssd), ("hdd", &self.hdd)] {
             let models = devices.iter().filter_map(|d| d.model.as_deref());
             if let Some(name) = { models }.find(|name| BlockModel::named(name).is_none()) {

@@ -14,10 +14,7 @@ fn sample(dir: &Path) -> VolumeFile {
         migrate_at_percent: None,
         trusted_uids: Vec::new(),
         staged: None,
-        nvm: vec![NvmEntry {
-            dir: dir.to_path_buf(),
-            size_bytes: NVM_BYTES_MIN,
-        }],
+        nvm: vec![NvmEntry::new(dir.to_path_buf(), NVM_BYTES_MIN)],
         ssd: vec![],
         hdd: vec![],
     }

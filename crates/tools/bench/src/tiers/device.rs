@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use shale_block::{BlockFile, BlockModel, TierDevice, Timed};
-use shale_nvm::Pace;
+use shale_nvm::{Model, Pace};
 use shale_sys::SystemClock;
 
 use crate::Result;
@@ -25,6 +25,17 @@ pub struct Options {
     pub bytes: u64,
     /// How slow it is.
     pub model: BlockModel,
+}
+
+/// A model by its name: of a device, or of NVM that is used as one (HiNFS §5.1).
+///
+/// # Errors
+/// It is none; says which there are.
+pub fn model_named(name: &str) -> std::result::Result<BlockModel, String> {
+    let of_nvm = || Model::named(name).map(BlockModel::Nvm);
+    let known = || format!("{}, {}", BlockModel::NAMES.join(", "), Model::NAMES);
+    let found = BlockModel::named(name).or_else(of_nvm);
+    found.ok_or_else(|| format!("'{name}' is no model; known: {}", known()))
 }
 
 /// What it has done.

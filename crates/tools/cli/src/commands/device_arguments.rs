@@ -1,6 +1,7 @@
 //! Devices as they are given to `shale mkfs` and `shale device add`.
 
 use shale_block::BlockModel;
+use shale_nvm::Model;
 use shale_pool::DeviceKind;
 use shale_pool::volume_file::{DeviceFile, OVERPROVISION_PERCENT_MAX};
 use shale_sys::size;
@@ -60,6 +61,17 @@ pub fn known_model(name: &str) -> std::result::Result<String, String> {
         None => Err(format!(
             "'{name}' is no model; known: {}",
             BlockModel::NAMES.join(", ")
+        )),
+    }
+}
+
+/// A model of NVM that there is.
+pub fn known_nvm_model(name: &str) -> std::result::Result<String, String> {
+    match Model::named(name) {
+        Some(_) => Ok(name.to_owned()),
+        None => Err(format!(
+            "'{name}' is no model of NVM; known: {}",
+            Model::NAMES
         )),
     }
 }

@@ -1,7 +1,7 @@
 //! `shale mkfs`: makes a volume.
 
 use crate::commands::device::divided;
-use crate::commands::device_arguments::{known_model, parse_device};
+use crate::commands::device_arguments::{known_model, known_nvm_model, parse_device};
 use crate::failure::{Failure, Result};
 use crate::terminal::{note, say};
 use nix::unistd::User;
@@ -31,7 +31,8 @@ Examples:
   shale mkfs VOLUME.toml --nvm /mnt/pmem/shale:16G \\
       --ssd /dev/nvme0n1:512G --hdd /srv/hdd.img:4T
 
-  As slow as an SSD and a disk, for measurements:
+  As slow as NVM, an SSD and a disk, for measurements:
+  shale mkfs V.toml --nvm /dev/shm/v:1G --model nvm=hinfs
   shale mkfs V.toml --nvm /dev/shm/v:1G --ssd /tmp/s.img:4G \\
       --hdd /tmp/h.img:16G --model ssd=flash --model hdd=disk
 
@@ -48,7 +49,9 @@ Without --nvm the memory tier, where files are written first, lies in shared mem
 cut is staged on the first SSD that can be written anywhere, and checkpoints of the memory tier are kept there.
 
 Models: flash answers in 10 µs and reads 2.2, writes 0.9 GB/s; disk seeks for 10 ms where requests do not \
-adjoin, and moves 0.1 GB/s (Strata, Table 1). They are in VOLUME.toml (model = \"disk\"), and can be changed \
+adjoin, and moves 0.1 GB/s (Strata, Table 1). Of NVM: hinfs takes 200 ns for each line of 64 bytes that is written, or NS of 50 to 800, \
+and lets so many threads write at a time that 1 GB/s are moved (HiNFS, section 5.1); strata adds 200 ns to each read and has an eighth of a memory of \
+62.8 GB/s (Strata, section 5). They are in VOLUME.toml (model = \"disk\"), and can be changed \
 there for the next mount.";
 
 /// Arguments of `mkfs`.
@@ -78,7 +81,7 @@ pub struct Args {
     /// Disk tier, likewise
     #[arg(long, value_name = "PATH:SIZE[,zone=SIZE][,kind=KIND][,overprovision=PERCENT]", value_parser = parse_device)]
     hdd: Vec<DeviceFile>,
-    /// Make the devices of a tier as slow as a model of a medium: ssd or hdd, and flash or disk
+    /// Make a tier as slow as a model of a medium: nvm with strata, hinfs or hinfs-NS, ssd and hdd with flash or disk
     #[arg(long, value_name = "TIER=MODEL", value_parser = parse_model)]
     model: Vec<(TierId, String)>,
     /// When a write is durable: strict (when the call returns), buffered (when fsync returns, or seconds later), ordered (within a second, in
@@ -109,10 +112,7 @@ pub struct Args {
 fn parse_nvm(text: &str) -> std::result::Result<NvmEntry, String> {
     // A directory may have a colon in its name, a size has none.
     match text.rsplit_once(':') {
-        Some((dir, bytes)) if !dir.is_empty() => Ok(NvmEntry {
-            dir: dir.into(),
-            size_bytes: size::parse(bytes)?,
-        }),
+        Some((dir, bytes)) if !dir.is_empty() => Ok(NvmEntry::new(dir, size::parse(bytes)?)),
         _ => Err(format!(
             "'{text}' is not DIR:SIZE; write for example /mnt/pmem/shale:16G"
         )),
@@ -123,6 +123,7 @@ fn parse_model(text: &str) -> std::result::Result<(TierId, String), String> {
     match text.split_once('=') {
         Some(("ssd", name)) => Ok((TierId::Ssd, known_model(name)?)),
         Some(("hdd", name)) => Ok((TierId::Hdd, known_model(name)?)),
+        Some(("nvm", name)) => Ok((TierId::Nvm, known_nvm_model(name)?)),
         _ => Err(format!(
             "'{text}' is not TIER=MODEL; write for example hdd=disk"
         )),
@@ -159,6 +160,18 @@ fn devices(args: &Args, tier: TierId) -> Result<Vec<DeviceFile>> {
     Ok(devices.iter().map(modelled).collect())
 }
 
+/// NVM, with the model that was asked for.
+fn nvm(args: &Args) -> Result<Option<NvmEntry>> {
+    let model = args.model.iter().rfind(|(of, _)| *of == TierId::Nvm);
+    let model = model.map(|(_, name)| name.clone());
+    match (&args.nvm, model) {
+        (None, Some(model)) => Err(Failure::usage(format!(
+            "--model nvm={model}: the volume has no NVM; add --nvm"
+        ))),
+        (nvm, model) => Ok(nvm.clone().map(|nvm| NvmEntry { model, ..nvm })),
+    }
+}
+
 /// Makes a volume.
 pub fn run(args: &Args) -> Result<()> {
     if args.nvm.is_none() && args.ssd.is_empty() {
@@ -173,7 +186,7 @@ pub fn run(args: &Args) -> Result<()> {
             let stem = args.volume.file_stem().unwrap_or_default();
             stem.to_string_lossy().into_owned()
         }),
-        nvm: args.nvm.clone(),
+        nvm: nvm(args)?,
         staged: StagedSizes {
             memory_bytes: args.memory,
             staging_bytes: args.staging,
@@ -331,6 +344,10 @@ fn print_first_tier(made: &Made) {
     );
 }
 
+fn as_slow_as(model: Option<&str>) -> String {
+    model.map_or(String::new(), |name| format!(", as slow as model '{name}'"))
+}
+
 fn print(args: &Args, made: &Made) {
     say!(
         "{}: volume '{}' made",
@@ -347,13 +364,13 @@ fn print(args: &Args, made: &Made) {
     let tiers = [("ssd", &made.file.ssd), ("hdd", &made.file.hdd)];
     for ((tier, devices), how) in tiers.into_iter().zip(&made.divided) {
         for (device, how) in devices.iter().zip(how) {
-            let model = device.model.as_ref();
+            let model = device.model.as_deref();
             say!(
                 "  {tier}         {} in {} ({}{})",
                 size::show(device.size_bytes),
                 device.path.display(),
                 device.kind.name(),
-                model.map_or(String::new(), |name| format!(", as slow as model '{name}'"))
+                as_slow_as(model)
             );
             say!("              {}", divided(how));
         }
@@ -367,7 +384,8 @@ fn print(args: &Args, made: &Made) {
             say!("  takes       {}", made.need.text());
             let (kind, is_memory) = (&made.host.kind, made.host.is_memory);
             let is = explain(made.domain.name(), kind, is_memory);
-            say!("  nvm is      {is}");
+            let model = made.file.nvm_model().map(|(name, _)| name);
+            say!("  nvm is      {is}{}", as_slow_as(model));
         }
     }
     let (mount, other) = (made.file.log_bytes, made.file.client_log_bytes);
@@ -391,13 +409,7 @@ mod tests {
     #[test]
     fn nvm_arguments() {
         let nvm = parse_nvm("/a:b:64M").unwrap();
-        assert_eq!(
-            nvm,
-            NvmEntry {
-                dir: "/a:b".into(),
-                size_bytes: 64 << 20
-            }
-        );
+        assert_eq!(nvm, NvmEntry::new("/a:b", 64 << 20));
         for text in ["/a", ":1G", "/a:", "/a:x"] {
             assert!(parse_nvm(text).is_err(), "{text}");
         }
@@ -419,10 +431,18 @@ mod tests {
             parse_model("hdd=disk"),
             Ok((TierId::Hdd, "disk".to_owned()))
         );
-        for text in ["ssd", "nvm=flash"] {
+        for text in ["ssd", "tape=flash"] {
             assert!(parse_model(text).unwrap_err().contains(text), "{text}");
         }
         assert!(parse_model("ssd=tape").unwrap_err().contains("flash, disk"));
+        assert!(parse_model("nvm=flash").unwrap_err().contains("'flash'"));
+        let slow = parse_model("nvm=hinfs-400");
+        assert_eq!(slow, Ok((TierId::Nvm, "hinfs-400".to_owned())));
+        assert!(
+            parse_model("nvm=hinfs-900")
+                .unwrap_err()
+                .contains("50 to 800")
+        );
     }
 
     #[test]

@@ -111,7 +111,11 @@ fn table(status: &Value) -> String {
         Some(staged) => line("staging", staged),
         None => line(
             "nvm is",
-            explain(word(status, "persistence"), word(host, "kind"), is_memory),
+            explain(word(status, "persistence"), word(host, "kind"), is_memory)
+                + &slowed_down(
+                    &status["nvm_model"]["name"],
+                    number(&status["nvm_model"], "delayed_ns"),
+                ),
         ),
     }
     for words in { [staging::commits(status), staging::checkpoints(status)] }
@@ -169,6 +173,14 @@ fn requests(counts: &Value) -> String {
     format!("{sum} from the kernel: {}", shown.join(", "))
 }
 
+/// Of a medium with a model in front: its name, and by how much it slowed down so far.
+fn slowed_down(model: &Value, ns: u64) -> String {
+    model.as_str().map_or(String::new(), |name| {
+        let seconds = ns as f64 / 1e9;
+        format!(", SLOWED DOWN to the model '{name}' by {seconds:.1} s")
+    })
+}
+
 fn tier(tier: &Value) -> String {
     let devices = list(tier, "devices");
     let paths: Vec<String> = devices
@@ -187,10 +199,7 @@ fn tier(tier: &Value) -> String {
                     true => String::new(),
                     false => format!(", WORN OUT zones: {}", worn.join(" ")),
                 };
-                let model = d["model"].as_str().map_or(String::new(), |name| {
-                    let seconds = number(d, "model_delayed_ns") as f64 / 1e9;
-                    format!(", SLOWED DOWN to the model '{name}' by {seconds:.1} s")
-                });
+                let model = slowed_down(&d["model"], number(d, "model_delayed_ns"));
                 format!(
                     "{} ({}, {}, {live}{emptying}{worn}{model})",
                     word(d, "path"),

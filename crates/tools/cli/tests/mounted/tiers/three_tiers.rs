@@ -1,6 +1,6 @@
 //! Three tiers on the real programs.
 
-use crate::volume::{Volume, can_mount, kill, pattern, wait_until};
+use crate::volume::{Volume, can_mount, kill, pattern, wait_until, with_library};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -282,4 +282,52 @@ fn pause_and_limit_outlive_a_killed_daemon() {
     assert!(begun.elapsed() < Duration::from_secs(10));
     v.mount();
     assert_eq!(v.status()["migration"]["limit_bytes_per_s"], 0);
+}
+
+/// A model of NVM is in front of it for the mount and for programs under `shale run`, each line of 64 bytes that they write.
+#[test]
+fn a_model_makes_nvm_as_slow_as_it_says() {
+    const NS_A_LINE: u64 = 800;
+    const CALLS: u64 = 3000;
+    const LINES: u64 = 65;
+    let Some(v) = with_library("nvm-model") else {
+        return;
+    };
+    assert_eq!(v.status()["nvm_model"], Value::Null);
+    v.umount();
+    let text = fs::read_to_string(v.file()).unwrap();
+    let named = |model: &str| text.replace("[[nvm]]", &format!("[[nvm]]\nmodel = \"{model}\""));
+    fs::write(v.file(), named("hinfs-9")).unwrap();
+    let said = v.shale(&["mount", v.file(), v.place()]).failed(1);
+    assert!(
+        said.contains("nvm.model") && said.contains("hinfs-NS"),
+        "{said}"
+    );
+    fs::write(v.file(), named(&format!("hinfs-{NS_A_LINE}"))).unwrap();
+    v.mount();
+    let delayed = || v.status()["nvm_model"]["delayed_ns"].as_u64().unwrap();
+    let (before, file) = (
+        delayed(),
+        fs::File::create(v.mountpoint().join("a")).unwrap(),
+    );
+    for n in 0..100 {
+        file.write_all_at(&pattern(n, 4096), 100 + n as u64 * 4096)
+            .unwrap();
+    }
+    drop(file);
+    let through_mount = delayed() - before;
+    assert!(through_mount >= 100 * LINES * NS_A_LINE, "{through_mount}");
+    let script = format!(
+        "import os, time; f = os.open('{}/b', os.O_CREAT | os.O_RDWR); b = b'x' * 4096; os.pwrite(f, b, 0); t = time.perf_counter_ns()\n\
+         for n in range({CALLS}): os.pwrite(f, b, 100 + n % 50 * 4096)\n\
+         print(time.perf_counter_ns() - t)",
+        v.place()
+    );
+    let said = v.shale(&["run", "--", "python3", "-c", &script]).ok();
+    let took: u64 = said.trim().parse().unwrap();
+    assert!(took >= CALLS * LINES * NS_A_LINE, "{took}");
+    let said = v.shale(&["status", v.place()]).ok();
+    assert!(said.contains("model 'hinfs-800'"), "{said}");
+    v.umount();
+    v.fsck();
 }
