@@ -318,6 +318,9 @@ impl Digester {
     /// digest writes what is new in them to new blocks. So who copies them and finds them mapped at a commit
     /// ([`Self::between_chunks`]) has what they hold. For one who copies at a time.
     pub fn keep_stable(&self, runs: RunSet) -> StableBlocks<'_> {
+        if runs.is_empty() || !self.volume.takes_any_stores() {
+            return StableBlocks(self);
+        }
         self.between_chunks(|| {
             let before = std::mem::replace(&mut *self.copied.write(), runs);
             assert!(before.is_empty(), "blocks are copied by one at a time");

@@ -448,13 +448,18 @@ impl Volume {
         Ok(self.space.hold(runs)?)
     }
 
+    /// Whether blocks of files may be changed where they are at all. Not where the memory tier is restored from checkpoints: an
+    /// image must not have what was not hardened.
+    pub fn takes_any_stores(&self) -> bool {
+        self.reusable.load(Ordering::Acquire) == u64::MAX
+    }
+
     /// Whether a file's blocks in NVM may be changed where they are, by stores that a log can repeat: nobody has them mapped,
-    /// and none of them was found to be unreadable. `false` outside NVM, and where the memory tier is restored from
-    /// checkpoints: an image must not have what was not hardened.
+    /// and none of them was found to be unreadable. `false` outside NVM, and where none may ([`Self::takes_any_stores`]).
     pub fn takes_stores(&self, run: Run) -> bool {
         let bytes = run.len as usize * BLOCK_BYTES;
         run.addr.tier() == Some(TierId::Nvm)
-            && self.reusable.load(Ordering::Acquire) == u64::MAX
+            && self.takes_any_stores()
             && !self.space.is_held(run)
             && self
                 .view
