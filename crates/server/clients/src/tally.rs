@@ -10,7 +10,7 @@ pub struct Written {
     pub log_bytes: u64,
     /// Full blocks that it put into the volume itself; known once they are digested.
     pub stolen_bytes: u64,
-    /// Blocks that digests wrote.
+    /// Blocks that digests wrote, and bytes that they stored into blocks that stayed.
     pub copied_bytes: u64,
     /// To NVM: the three above, and what migration moved up.
     pub nvm_bytes: u64,
@@ -27,7 +27,7 @@ pub struct Tally {
     pub logged: u64,
     /// Bytes of blocks that clients wrote in place.
     pub stolen: u64,
-    /// Bytes of blocks that digests wrote.
+    /// Bytes that digests wrote to blocks in NVM.
     pub copied: u64,
     /// Bytes that were moved to each tier.
     pub moved: [u64; 3],

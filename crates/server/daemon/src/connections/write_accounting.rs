@@ -77,7 +77,7 @@ impl WriteAccounting {
         *client.tally.lock() += Tally {
             logged: done.stats.bytes_logged,
             stolen: (done.stats.blocks_linked + unused) * BLOCK,
-            copied: (done.stats.blocks_written - below) * BLOCK,
+            copied: (done.stats.blocks_written - below) * BLOCK + done.stats.bytes_stored,
             moved: [0; 3],
         };
         if !done.touched.is_empty() {

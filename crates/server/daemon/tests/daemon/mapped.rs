@@ -117,6 +117,31 @@ fn a_mapping_outlives_its_file_and_its_daemon() {
     daemon.shutdown().unwrap();
 }
 
+/// What a digest stores into a block that stays is its client's, as the blocks that it writes are; one that is mapped is written anew.
+#[test]
+fn bytes_stored_into_a_block_are_accounted_for() {
+    let place = Place::new(64);
+    let daemon = place.start();
+    daemon.listen(&place.socket()).unwrap();
+    let mut hand = Hand::over(&place.socket());
+    let copied = || {
+        let clients = daemon.status_values().clients;
+        clients.iter().map(|c| c.written.copied_bytes).sum::<u64>()
+    };
+    let ino = hand.make_file("a", &[1; 2 * 4096]);
+    hand.digest();
+    let before = copied();
+    hand.append(encode::write(ino, 5000, b"seventeen bytes.."));
+    hand.digest();
+    assert_eq!(copied() - before, 17);
+    let mapped = map(&hand, ino, 0, 2).unwrap();
+    hand.append(encode::write(ino, 5000, b"seventeen bytes.."));
+    hand.digest();
+    assert_eq!(copied() - before, 17 + 4096);
+    drop(mapped.keep);
+    daemon.shutdown().unwrap();
+}
+
 #[test]
 fn only_whole_parts_of_files_in_nvm_and_no_more_than_a_quarter() {
     let place = Place::new(64);
