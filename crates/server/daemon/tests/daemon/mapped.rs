@@ -117,7 +117,7 @@ fn a_mapping_outlives_its_file_and_its_daemon() {
     daemon.shutdown().unwrap();
 }
 
-/// What a digest stores into a block that stays is its client's, as the blocks that it writes are; one that is mapped is written anew.
+/// What a digest stores into a block that stays is its client's, as the blocks that it writes are; one that is mapped gets new blocks.
 #[test]
 fn bytes_stored_into_a_block_are_accounted_for() {
     let place = Place::new(64);
