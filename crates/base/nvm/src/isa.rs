@@ -19,6 +19,8 @@ use crate::copy_crc::{
 };
 use crate::crc32c::{update_portable, update_sse42};
 
+/// Bytes that are copied and summed at a time in memory: they stay in the first cache.
+const COPIED_BYTES: usize = 4096;
 /// Bytes in a cache line, the unit of flushing.
 pub const LINE_BYTES: usize = 64;
 /// Words of 8 bytes in a cache line.
@@ -55,6 +57,56 @@ pub(crate) struct Isa {
 pub(crate) fn isa() -> &'static Isa {
     static CHOSEN: OnceLock<Isa> = OnceLock::new();
     CHOSEN.get_or_init(choose)
+}
+
+/// For memory that nobody expects to survive a power cut: ordinary copies, which leave the lines in the cache for who reads them
+/// next, and no write-back.
+#[inline]
+pub(crate) fn volatile() -> &'static Isa {
+    static CHOSEN: OnceLock<Isa> = OnceLock::new();
+    CHOSEN.get_or_init(|| Isa {
+        stream: copy_lines,
+        stream_summed: copy_lines_summed,
+        zero: clear_lines,
+        flush: |_, _| (),
+        name: "volatile",
+        ..*isa()
+    })
+}
+
+/// # Safety
+/// `lines` lines from `to` are mapped writable and from `from` readable; the two do not overlap.
+unsafe fn copy_lines(to: *mut u8, from: *const u8, lines: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { (isa().copy)(to.cast(), from.cast(), lines * LINE_BYTES) };
+}
+
+/// What is stored and what is summed are the same bytes, whatever another thread does to the source meanwhile: both come from a copy.
+///
+/// # Safety
+/// As [`copy_lines`].
+unsafe fn copy_lines_summed(to: *mut u8, from: *const u8, lines: usize, mut state: u32) -> u32 {
+    let mut copied = [0; COPIED_BYTES];
+    for at in (0..lines * LINE_BYTES).step_by(COPIED_BYTES) {
+        let part = &mut copied[..COPIED_BYTES.min(lines * LINE_BYTES - at)];
+        // SAFETY: the caller's promise, of a part of its ranges; `update` is what the processor has.
+        unsafe {
+            (isa().copy)(part.as_mut_ptr().cast(), from.add(at).cast(), part.len());
+            state = (isa().update)(state, part);
+            (isa().copy)(to.add(at).cast(), part.as_ptr().cast(), part.len());
+        }
+    }
+    state
+}
+
+/// # Safety
+/// `lines` lines from `to` are mapped writable.
+unsafe fn clear_lines(to: *mut u8, lines: usize) {
+    const NOTHING: [u8; LINE_BYTES] = [0; LINE_BYTES];
+    for line in 0..lines {
+        // SAFETY: the caller's promise.
+        unsafe { copy_lines(to.add(line * LINE_BYTES), NOTHING.as_ptr(), 1) };
+    }
 }
 
 fn choose() -> Isa {
@@ -248,6 +300,24 @@ mod tests {
             assert_eq!(target.0[64..192], [0; 128]);
             assert_eq!(target.0[192..], [0xee; 64]);
         }
+    }
+
+    #[test]
+    fn memory_is_copied_cleared_and_summed_likewise() {
+        streams_and_zeroes(volatile().stream, volatile().zero);
+        let source: Vec<u8> = (0..=250).cycle().take(LINE_BYTES * 100).collect();
+        let mut copies = [vec![0_u8; 101 * LINE_BYTES], vec![0; 101 * LINE_BYTES]];
+        let sums = [isa().stream_summed, volatile().stream_summed].map(|summed| {
+            let [copy, other] = &mut copies;
+            let at = copy.as_ptr().align_offset(LINE_BYTES);
+            // SAFETY: 100 lines fit behind the line boundary, and the source has as many.
+            let sum = unsafe { summed(copy.as_mut_ptr().add(at), source.as_ptr(), 100, 7) };
+            fence();
+            assert!(copy[at..at + source.len()] == source);
+            std::mem::swap(copy, other);
+            sum
+        });
+        assert_eq!(sums[0], sums[1]);
     }
 
     #[test]

@@ -41,6 +41,7 @@ pub struct MapOptions {
     recorder: Option<Arc<dyn Recorder>>,
     timing: Option<Arc<Timing>>,
     key: Option<ProtectionKey>,
+    volatile: bool,
 }
 
 impl MapOptions {
@@ -58,6 +59,13 @@ impl MapOptions {
     /// What is writable can be reached only by threads that have opened this key.
     pub fn protect(mut self, key: Option<ProtectionKey>) -> Self {
         self.key = key;
+        self
+    }
+
+    /// It is memory that nobody expects to survive a power cut: what is stored past the cache elsewhere goes through it, and nothing is
+    /// written back.
+    pub fn volatile(mut self) -> Self {
+        self.volatile = true;
         self
     }
 
@@ -147,7 +155,12 @@ impl MapOptions {
             mapping,
             counters: Counters::new(),
         });
-        let views = Path::ALL.map(|path| MappedRegion::new(&shared, path, access, hooks.clone()));
+        let isa = match self.volatile {
+            true => crate::isa::volatile(),
+            false => crate::isa::isa(),
+        };
+        let view = |path| MappedRegion::new(&shared, path, (access, isa), hooks.clone());
+        let views = Path::ALL.map(view);
         if let Some(recorder) = &self.recorder {
             let view = &views[0];
             recorder.attached(view.bytes(), &|into| view.peek(0, into));

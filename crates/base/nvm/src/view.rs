@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use crate::counters::{Count, Local, Path};
 use crate::instrumentation::Hooks;
-use crate::isa::{Isa, isa};
+use crate::isa::Isa;
 use crate::map::Shared;
 use crate::mapping::Access;
 use crate::{LINE_BYTES, isa};
@@ -96,7 +96,7 @@ impl MappedRegion {
     pub(crate) fn new(
         shared: &Arc<Shared>,
         path: Path,
-        access: Access,
+        (access, isa): (Access, &Isa),
         hooks: Option<Arc<Hooks>>,
     ) -> MappedRegion {
         MappedRegion {
@@ -105,7 +105,7 @@ impl MappedRegion {
             access,
             path,
             hooks,
-            isa: *isa(),
+            isa: *isa,
             shared: Arc::clone(shared),
         }
     }
