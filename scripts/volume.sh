@@ -8,7 +8,7 @@
 #   volume_end                                  unmounts whatever happened and deletes everything
 #
 # SHALE is the program, default target/release/shale of this tree. TIERS=1G:4G puts flash and a disk of these sizes
-# (images in TMPDIR) below every volume, and has it move down what is cold from 20% on.
+# (images in TMPDIR) below every volume, and has it move down what is cold from 20% on; DURABILITY=buffered is the policy.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 SHALE=${SHALE:-${CARGO_TARGET_DIR:-$root/target}/release/shale}
@@ -45,7 +45,7 @@ volume_begin() {
         images=$(mktemp -d "${TMPDIR:-/tmp}/shale-$name-images.XXXXXX") || return 1
         below=(--ssd "$images/ssd:${TIERS%:*}" --hdd "$images/hdd:${TIERS#*:}")
     fi
-    timeout 120 "$SHALE" mkfs "$volume" --nvm "$place/nvm:$(numfmt --from=iec "${size%iB}")" \
+    timeout 120 "$SHALE" mkfs "$volume" --nvm "$place/nvm:$(numfmt --from=iec "${size%iB}")" ${DURABILITY:+--durability "$DURABILITY"} \
         ${below[@]+"${below[@]}"} "$@" || return 1
     [ ${#below[@]} = 0 ] || sed -i '1i migrate_at_percent = 20' "$volume"
     volume_is_made

@@ -5,7 +5,7 @@ use crate::lease::LeaseMode;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of this protocol; client and daemon must agree.
-pub const PROTO_VERSION: u32 = 12;
+pub const PROTO_VERSION: u32 = 13;
 /// Most bytes of one encoded message.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Most descriptors that one reply carries.
@@ -53,12 +53,14 @@ impl LeaseRequestMode {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
     /// First message: become a client. Answered by [`Reply::Attached`] with the
-    /// descriptors of log, daemon page, client page, in this order.
+    /// descriptors of log, daemon page, client page, and of the log in NVM of a buffered client, in this order.
     Attach {
         /// [`PROTO_VERSION`].
         version: u32,
         /// Wanted bytes of the ring; 0: the volume's default.
         log_bytes: u64,
+        /// Number of the durability policy that the client wants; 0: the volume's.
+        durability: u8,
     },
     /// Descriptors of the NVM segments from `first` on, at most [`DESCRIPTORS_MAX`]
     /// of them, read-only. Answered by [`Reply::Segments`].
@@ -292,8 +294,11 @@ pub struct Attached {
     pub nvm_bytes: u64,
     /// Stolen blocks are linked in place: client and daemon are the same user.
     pub may_steal: bool,
-    /// Number of the durability policy.
+    /// Number of the durability policy that holds for the client.
     pub durability: u8,
+    /// The log lies in memory, and its client copies what has to survive a power cut to a log in NVM, whose descriptor comes behind the
+    /// others.
+    pub buffered: bool,
     /// The log lies in memory: what is published survives a power cut only once it is hardened
     /// ([`Request::Harden`], [`daemon_page::HARDENED`](crate::shared_pages::daemon_page::HARDENED)).
     pub staged: bool,

@@ -11,6 +11,9 @@ pub mod daemon_page {
     /// u64: records before this log position survive a power cut. Stored only where logs lie in memory
     /// ([`Attached::staged`](crate::message::Attached::staged)). On the cache line of [`DIGESTED`].
     pub const HARDENED: usize = DIGESTED + 8;
+    /// u64: records before this log position that are in the volume were digested from the log in NVM since the last that were not, of a
+    /// buffered client: blocks that these name are a file's now. Stored before [`DIGESTED`], on its cache line.
+    pub const LINKED: usize = DIGESTED + 16;
     /// u64: epoch of the volume's structure; every digest that frees blocks adds one.
     pub const EPOCH: usize = 64;
     /// u32: a value of [`super::state`].
@@ -69,6 +72,11 @@ pub mod client_page {
     /// is fenced before it is published, so this word tells how far the log is hardened, too; of a log in memory
     /// [`HARDENED`](super::daemon_page::HARDENED) does.
     pub const PUBLISHED: usize = 0;
+    /// u64: records before this log position were copied to the log in NVM, of a client that has one beside its log in memory
+    /// ([`Attached::buffered`](crate::message::Attached::buffered)). On the cache line of [`PUBLISHED`].
+    pub const COPIED: usize = PUBLISHED + 8;
+    /// u64: bytes of records that were copied there. For people to read.
+    pub const COPIED_BYTES: usize = PUBLISHED + 16;
     /// u64: position up to which the log has been given out to threads (a hint).
     pub const RESERVED: usize = 64;
     /// u64: blocks that the client has read from devices of flash by itself. The daemon takes the number now and then

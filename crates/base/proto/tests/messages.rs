@@ -31,6 +31,7 @@ fn requests(r: &mut Seeded) -> Vec<Request> {
         Request::Attach {
             version: PROTO_VERSION,
             log_bytes: r.next(),
+            durability: r.next() as u8,
         },
         Request::ReturnBlocks { runs },
         Request::Lease {

@@ -39,6 +39,7 @@ impl Inside {
         SessionMaps {
             nvm: protected(),
             log: protected(),
+            buffer: protected(),
             client_page: protected(),
         }
     }

@@ -12,8 +12,11 @@ use crate::pays;
 use crate::protect;
 use crate::thread;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{
+    AtomicBool, AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering,
+};
 use parking_lot::Mutex;
+use shale_format::Durability;
 use shale_libfs::{Caller, Errno, Session, SessionMaps, SessionOptions};
 use shale_nvm::MapOptions;
 use shale_proto::{Channel, Reply, Request, SocketChannel};
@@ -53,6 +56,8 @@ struct Aside {
 }
 /// Bytes of the update log to ask for; 0: what the volume has for a process.
 static LOG_BYTES: AtomicU64 = AtomicU64::new(0);
+/// Number of the durability policy to ask for; 0: the volume's.
+static DURABILITY: AtomicU8 = AtomicU8::new(0);
 /// Effective user, and whether it has to be asked for again.
 static EUID: AtomicU32 = AtomicU32::new(NOT_KNOWN);
 const NOT_KNOWN: u32 = u32::MAX - 1;
@@ -75,6 +80,14 @@ pub fn configure() {
             Err(_) => crate::warning::warn(&format!(
                 "SHALE_LOG_BYTES={text} is no size; write for example 64M: the volume's is used"
             )),
+        }
+    }
+    if let Ok(text) = std::env::var("SHALE_DURABILITY") {
+        match text.parse::<Durability>() {
+            Ok(policy) => DURABILITY.store(policy as u8, Ordering::Relaxed),
+            Err(why) => {
+                crate::warning::warn(&format!("SHALE_DURABILITY: {why}: the volume's is used"));
+            }
         }
     }
 }
@@ -158,6 +171,7 @@ fn connect(mount: u32) -> Result<Client, Errno> {
     let link = Arc::new(Link::connect(&place.socket).map_err(|_| Errno::CONNREFUSED)?);
     let options = SessionOptions {
         log_bytes: LOG_BYTES.load(Ordering::Relaxed),
+        durability: Durability::from_number(DURABILITY.load(Ordering::Relaxed)),
         kernel_references: true,
         yields: true,
         ..SessionOptions::default()
@@ -167,6 +181,7 @@ fn connect(mount: u32) -> Result<Client, Errno> {
     let maps = SessionMaps {
         nvm: protected(),
         log: protected(),
+        buffer: protected(),
         client_page: protected(),
     };
     let recent = Default::default();

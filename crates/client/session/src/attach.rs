@@ -39,6 +39,7 @@ pub fn attach(
     let ask = Request::Attach {
         version: PROTO_VERSION,
         log_bytes: options.log_bytes,
+        durability: options.durability.map_or(0, |policy| policy as u8),
     };
     let (reply, fds) = channel.call(ask).map_err(|e| proto(&e))?;
     let attached = match reply {
@@ -55,18 +56,28 @@ pub fn attach(
     let plain = MapOptions::new();
     let log_bytes = attached.ring_bytes as usize + shale_format::log::RING_AT;
     let slowed = |options: &MapOptions| options.clone().named_model(attached.nvm_model.as_deref());
-    let log = map(&slowed(&maps.log), log_bytes, Access::ReadWrite)?;
+    // Memory is as fast as it is.
+    let log_options = match attached.buffered {
+        true => maps.buffer.clone().volatile(),
+        false => slowed(&maps.log),
+    };
+    let log = map(&log_options, log_bytes, Access::ReadWrite)?;
     if options.present {
         log.populate().map_err(|e| device(&e))?;
     }
     let daemon_page = map(&plain, daemon_page::BYTES, Access::ReadOnly)?;
     let client_page = map(&maps.client_page, client_page::BYTES, Access::ReadWrite)?;
+    let nvm_log = attached
+        .buffered
+        .then(|| map(&slowed(&maps.log), log_bytes, Access::ReadWrite))
+        .transpose()?;
     let nvm = map_segments(channel.as_ref(), &attached, &slowed(&maps.nvm))?;
     let nvm = Arc::new(nvm);
     let given = Given {
         channel,
         nvm,
         log,
+        nvm_log,
         daemon_page,
         client_page,
     };
@@ -78,6 +89,8 @@ struct Given {
     channel: Arc<dyn Channel>,
     nvm: Arc<Map>,
     log: Arc<Map>,
+    /// Of a buffered client: its log in NVM.
+    nvm_log: Option<Arc<Map>>,
     daemon_page: Arc<Map>,
     client_page: Arc<Map>,
 }
@@ -93,6 +106,7 @@ fn services(
         channel,
         nvm,
         log: log_map,
+        nvm_log,
         daemon_page,
         client_page,
     } = given;
@@ -104,7 +118,7 @@ fn services(
     };
     let policy = Durability::from_number(attached.durability).unwrap_or_default();
     let log = ClientLog::new(
-        log_map.clone(),
+        (log_map.clone(), nvm_log),
         client_page.clone(),
         (daemon.clone(), connection()),
         Requests::new(recent),
@@ -121,7 +135,12 @@ fn services(
         LowerBlocks::new(cache, flash, daemon.clone()),
         AccessSampling::new(page(), daemon.clone()),
     );
-    let may_steal = attached.may_steal && !options.log_all;
+    // What a buffered client writes stays in memory until it is copied.
+    let in_place = attached.may_steal && !options.log_all;
+    let in_place = (
+        in_place && !attached.buffered,
+        in_place && attached.buffered,
+    );
     Ok(Services {
         client: attached.client,
         options,
@@ -133,7 +152,7 @@ fn services(
         leases: Leases::new(daemon.clone(), page()),
         kernel: KernelRefs::default(),
         numbers: InodeNumbers::new(daemon.clone()),
-        space: GrantedSpace::new(daemon.clone(), connection(), nvm, may_steal),
+        space: GrantedSpace::new(daemon.clone(), connection(), nvm, in_place),
         log,
         daemon,
     })

@@ -88,6 +88,12 @@ impl DaemonLink {
         LogPos(self.words.load_u64(daemon_page::DIGESTED))
     }
 
+    /// Position up to which the volume has this buffered client's log from NVM; to be asked after [`Self::digested`].
+    #[inline]
+    pub(crate) fn linked(&self) -> u64 {
+        self.words.load_u64(daemon_page::LINKED)
+    }
+
     /// Position below which the log needs no record any more.
     #[inline]
     pub(crate) fn reclaimable(&self) -> u64 {

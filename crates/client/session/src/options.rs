@@ -1,5 +1,6 @@
 //! How a session is opened, and how it maps what it is handed.
 
+use shale_format::Durability;
 use shale_nvm::MapOptions;
 use shale_sys::Memory;
 
@@ -8,6 +9,8 @@ use shale_sys::Memory;
 pub struct SessionOptions {
     /// Bytes of the update log; 0: the volume's default.
     pub log_bytes: u64,
+    /// The durability policy that is wanted; `None`: the volume's.
+    pub durability: Option<Durability>,
     /// The kernel holds references to inodes (FUSE): an inode that loses its last
     /// name lives on until it is forgotten.
     pub kernel_references: bool,
@@ -37,8 +40,10 @@ pub struct SessionOptions {
 pub struct SessionMaps {
     /// The NVM tier.
     pub nvm: MapOptions,
-    /// Its update log.
+    /// Its update log in NVM, or in memory that is staged.
     pub log: MapOptions,
+    /// Its update log in memory, of a buffered client on a volume with NVM.
+    pub buffer: MapOptions,
     /// Its control page.
     pub client_page: MapOptions,
 }

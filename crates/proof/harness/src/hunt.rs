@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use crate::mutants::{Hunter, Mutant};
 use shale_bench::Result;
 use shale_faults::volume::load::Load;
+use shale_format::Durability;
 use shale_hostile::campaign as hostile;
 use shale_powercut::explore::explorer::Depth;
 use shale_powercut::staged::{self, Case, FailingCase, FullCase, explore_failing, explore_full};
@@ -91,9 +92,12 @@ fn kind_of(wrong: &str) -> &'static str {
 /// It could not be done. Without the feature `mutants` nothing is wrong, and all live.
 pub fn hunt(options: &Options, limit: Duration, mutant: Mutant) -> Result<Fate> {
     match mutant.hunter {
-        Hunter::Crash | Hunter::Threads | Hunter::Full | Hunter::Tiers | Hunter::Huge => {
-            by_crash(options, limit, mutant)
-        }
+        Hunter::Crash
+        | Hunter::Threads
+        | Hunter::Full
+        | Hunter::Tiers
+        | Hunter::Huge
+        | Hunter::Buffered => by_crash(options, limit, mutant),
         Hunter::Staged => by_staged(options, limit, mutant),
         Hunter::Faults(row) => by_faults(options, limit, mutant, row),
         Hunter::Hostile(case) => Ok(by_hostile(limit, mutant, case)),
@@ -211,6 +215,10 @@ fn by_crash(options: &Options, limit: Duration, mutant: Mutant) -> Result<Fate> 
         failures_max: 1,
         mutant: Some(mutant.name),
         full: mutant.hunter == Hunter::Full,
+        policy: match mutant.hunter {
+            Hunter::Buffered => Durability::Buffered,
+            _ => options.policy,
+        },
         depth: match mutant.hunter {
             Hunter::Tiers => Depth::TIERS,
             Hunter::Huge => Depth::HUGE,
@@ -219,6 +227,7 @@ fn by_crash(options: &Options, limit: Duration, mutant: Mutant) -> Result<Fate> 
         kinds: match mutant.hunter {
             Hunter::Tiers => vec![(Kind::Tiers, 100_000)],
             Hunter::Huge => vec![(Kind::Huge, 100_000)],
+            Hunter::Buffered => Kind::BUFFERED.to_vec(),
             Hunter::Threads => vec![(Kind::Threads, 100_000)],
             _ if mutant.name.starts_with(OF_REQUESTS) => vec![(Kind::Requests, 10_000)],
             _ => options.kinds.clone(),

@@ -24,6 +24,8 @@ pub enum Hunter {
     Tiers,
     /// The same, with writes above 1 MiB.
     Huge,
+    /// The same, of buffered clients.
+    Buffered,
     /// The explorer of power cuts of volumes without NVM.
     Staged,
     /// The row of faults whose name contains this.
@@ -57,6 +59,11 @@ const fn of_huge(name: &'static str, what: &'static str) -> Mutant {
     Mutant { name, what, hunter }
 }
 
+const fn of_buffered(name: &'static str, what: &'static str) -> Mutant {
+    let hunter = Hunter::Buffered;
+    Mutant { name, what, hunter }
+}
+
 const fn of_staged(name: &'static str, what: &'static str) -> Mutant {
     let hunter = Hunter::Staged;
     Mutant { name, what, hunter }
@@ -68,7 +75,27 @@ const fn of_hostile(name: &'static str, what: &'static str) -> Mutant {
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 114] = [
+pub const MUTANTS: [Mutant; 119] = [
+    of_buffered(
+        "named-reused",
+        "blocks that a buffered client's fsync wrote are written again once they are a file's",
+    ),
+    of_buffered(
+        "copy-fence",
+        "records that are copied to NVM are not fenced before fsync returns",
+    ),
+    of_buffered(
+        "copy-at-once",
+        "large data and its header are copied to NVM with one fence",
+    ),
+    of_buffered(
+        "copy-left",
+        "fsync of a buffered client copies nothing to NVM",
+    ),
+    of_buffered(
+        "store-unsafe",
+        "a digest changes blocks where they are by records that a power cut loses",
+    ),
     mutant(
         "append-fence",
         "a record is not fenced before the call returns",

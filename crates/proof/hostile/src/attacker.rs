@@ -2,12 +2,12 @@
 
 use super::served::Place;
 use shale_daemon::Daemon;
-use shale_format::Ino;
 use shale_format::log::{LogHeader, RING_AT};
 use shale_format::record::{
     CreateBody, FallocateBody, Kind, LinkBody, RecordHeader, RenameBody, SetAttrBody, StealBody,
     XattrBody,
 };
+use shale_format::{Durability, Ino};
 use shale_nvm::{Access, Map, MappedRegion, Piece};
 use shale_proto::message::{Attached, PROTO_VERSION};
 use shale_proto::shared_pages::{client_page, daemon_page};
@@ -170,6 +170,9 @@ pub struct Attacker {
     pub page: Map,
     pub daemon_page: Map,
     pub log_fd: OwnedFd,
+    /// Of a buffered one: its log in NVM.
+    pub nvm_log: Option<Map>,
+    pub nvm_log_fd: Option<OwnedFd>,
     pub log_path: PathBuf,
     salt: u64,
     /// Where the next record goes.
@@ -182,10 +185,21 @@ impl Attacker {
         Self::over(Box::new(InProcess(daemon.attach_as(uid, &[uid]))), place)
     }
 
+    /// A buffered one.
+    pub fn buffered(daemon: &Daemon, place: &Place, uid: u32) -> Self {
+        let channel = Box::new(InProcess(daemon.attach_as(uid, &[uid])));
+        Self::with_policy(channel, place, Durability::Buffered as u8)
+    }
+
     pub fn over(channel: Box<dyn Channel>, place: &Place) -> Self {
+        Self::with_policy(channel, place, 0)
+    }
+
+    fn with_policy(channel: Box<dyn Channel>, place: &Place, durability: u8) -> Self {
         let ask = Request::Attach {
             version: PROTO_VERSION,
             log_bytes: 0,
+            durability,
         };
         let (reply, fds) = channel.call(ask).unwrap();
         let Reply::Attached(attached) = reply else {
@@ -200,6 +214,10 @@ impl Attacker {
         let (log, log_fd) = map(RING_AT + attached.ring_bytes as usize, Access::ReadWrite);
         let (daemon_page, _) = map(daemon_page::BYTES, Access::ReadOnly);
         let (page, _) = map(client_page::BYTES, Access::ReadWrite);
+        let nvm_log = attached
+            .buffered
+            .then(|| map(RING_AT + attached.ring_bytes as usize, Access::ReadWrite));
+        let (nvm_log, nvm_log_fd) = nvm_log.unzip();
         let header = LogHeader::decode(&log.load_array::<{ LogHeader::BYTES }>(0)).unwrap();
         let log_path = place.nvm().join(format!("log-{:03}", attached.slot));
         let one = Self {
@@ -209,6 +227,8 @@ impl Attacker {
             page,
             daemon_page,
             log_fd,
+            nvm_log,
+            nvm_log_fd,
             log_path,
             salt: header.salt,
             head: 0,

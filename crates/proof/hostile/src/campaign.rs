@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use super::stage::Stage;
-use super::{Case, Scene, TABLES, left};
+use super::{Case, Scene, TABLES, buffered, left};
 
 /// Cases and pairs that share a stage.
 const EACH: usize = 60;
@@ -86,12 +86,13 @@ impl Summary {
     }
 }
 
-/// Heads and names of all cases; those of [`left`] last.
+/// Heads and names of all cases; last those of [`left`] and [`buffered`], which look at everything by themselves.
 pub fn names() -> Vec<(&'static str, &'static str)> {
     let cases = TABLES.into_iter();
     let cases = cases.flat_map(|(head, cases)| cases.iter().map(move |case| (head, case.name)));
     let left = left::CASES.iter().map(|case| ("left", case.0));
-    cases.chain(left).collect()
+    let buffered = buffered::CASES.iter().map(|case| ("buffered", case.0));
+    cases.chain(left).chain(buffered).collect()
 }
 
 fn all() -> Vec<&'static Case> {
@@ -192,6 +193,7 @@ impl Run<'_> {
     fn left(&mut self) {
         let mine = left::CASES
             .iter()
+            .chain(buffered::CASES)
             .filter(|c| c.0.contains(&self.options.only));
         for (name, act) in mine {
             self.summary.left.all += 1;

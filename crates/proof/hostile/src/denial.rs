@@ -210,6 +210,7 @@ fn messages(scene: &Scene<'_>) -> (Attacker, Reply) {
     let again = Request::Attach {
         version: PROTO_VERSION,
         log_bytes: u64::MAX,
+        durability: 0,
     };
     assert!(matches!(
         a.ask(again),
@@ -262,7 +263,11 @@ fn deep_moves(scene: &Scene<'_>) -> (Attacker, Reply) {
 /// A log takes memory: nobody gets more of it than the volume's logs have.
 fn large_log(scene: &Scene<'_>) -> (Attacker, Reply) {
     let channel = shale_proto::InProcess(scene.stage.daemon.attach_as(MALLORY, &[]));
-    let ask = |version, log_bytes| Request::Attach { version, log_bytes };
+    let ask = |version, log_bytes| Request::Attach {
+        version,
+        log_bytes,
+        durability: 0,
+    };
     let call = |request| shale_proto::Channel::call(&channel, request).unwrap().0;
     for request in [ask(0, 0), Request::Notify, Request::Segments { first: 0 }] {
         assert!(matches!(call(request), Reply::Refused { .. }));
@@ -287,6 +292,7 @@ fn slots(scene: &Scene<'_>) -> (Attacker, Reply) {
         let (reply, fds) = channel.handle(Request::Attach {
             version: PROTO_VERSION,
             log_bytes: 0,
+            durability: 0,
         });
         match reply {
             Reply::Attached(_) => held.push((channel, fds)),

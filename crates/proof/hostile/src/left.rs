@@ -29,7 +29,7 @@ pub(super) const CASES: &[(&str, fn())] = &[
 
 /// A volume of Mallory's with a file of root and one of hers, and a daemon that digests
 /// nothing by itself.
-fn place() -> (Place, Arc<Daemon>, u64) {
+pub(super) fn place() -> (Place, Arc<Daemon>, u64) {
     let place = Place::with_owner(64, LOG_BYTES_MIN, MALLORY);
     let daemon = start(place.config());
     let mut root = Hand::in_process(&daemon);
@@ -67,7 +67,7 @@ fn recovered(
     (place, daemon)
 }
 
-fn is_whole(place: &Place, daemon: &Arc<Daemon>) {
+pub(super) fn is_whole(place: &Place, daemon: &Arc<Daemon>) {
     daemon.shutdown().unwrap();
     let check = shale_check::check_volume_dir;
     let report = check(&place.nvm(), &Default::default(), &mut |_| ()).unwrap();

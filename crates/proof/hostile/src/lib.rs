@@ -12,6 +12,7 @@
 //! | [`campaign`] | all cases, alone and in pairs, within a time |
 //! | `steps` | what several attacks do |
 //! | [`framing`], [`races`], [`authority`], [`tree`], [`blocks`], [`denial`], [`transport`] | the cases |
+//! | [`buffered`] | buffered clients that lie about what they have copied to NVM |
 //! | [`left`] | logs that hostile clients left when the daemon was killed |
 //! | [`fuzz`] | logs and messages that are spoiled by seed |
 #![forbid(unsafe_code)]
@@ -19,6 +20,7 @@
 mod attacker;
 mod authority;
 mod blocks;
+mod buffered;
 pub mod campaign;
 mod denial;
 mod framing;

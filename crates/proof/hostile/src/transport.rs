@@ -30,6 +30,7 @@ fn attach_message() -> Vec<u8> {
     encode(&Request::Attach {
         version: PROTO_VERSION,
         log_bytes: 0,
+        durability: 0,
     })
     .unwrap()
 }
@@ -103,7 +104,11 @@ fn other_version(scene: &Scene<'_>) -> (Attacker, Reply) {
     for version in [0, PROTO_VERSION - 1, PROTO_VERSION + 1, u32::MAX] {
         let channel = SocketChannel::connect(&scene.stage.socket()).unwrap();
         let log_bytes = u64::MAX;
-        let ask = Request::Attach { version, log_bytes };
+        let ask = Request::Attach {
+            version,
+            log_bytes,
+            durability: 0,
+        };
         let (reply, fds) = shale_proto::Channel::call(&channel, ask).unwrap();
         let noted = matches!(
             &reply,

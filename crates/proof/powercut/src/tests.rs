@@ -92,6 +92,7 @@ fn a_campaign_keeps_its_limits() {
         only: None,
         large: false,
         full: false,
+        policy: shale_format::Durability::Strict,
         seed: 7,
         shard: (0, 1),
         in_order: false,

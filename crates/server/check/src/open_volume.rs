@@ -41,7 +41,7 @@ pub fn check_volume_dir(
     let lock = hold(nvm_dir)?;
     let files = volume_files(nvm_dir)?;
     let map = segments(nvm_dir, &files, Access::ReadOnly)?;
-    let logs = logs(nvm_dir, &files, Access::ReadOnly);
+    let logs = logs(nvm_dir, options, &files, Access::ReadOnly);
     let map = Arc::new(map);
     // Before the check opens devices, and locks them.
     let old = options
@@ -75,7 +75,7 @@ pub fn repair_volume_dir(
     let lock = NvmLock::take(nvm_dir)?;
     let files = volume_files(nvm_dir)?;
     let map = Arc::new(segments(nvm_dir, &files, Access::ReadWrite)?);
-    let logs = logs(nvm_dir, &files, Access::ReadWrite);
+    let logs = logs(nvm_dir, options, &files, Access::ReadWrite);
     is_volume(&map, uuid).map_err(|why| wrong(nvm_dir, why))?;
     let mut report = repair(&map, &logs, options, progress)?;
     let wrong = options
@@ -214,13 +214,21 @@ fn too_old(why: String) -> Finding {
     }
 }
 
-fn logs(nvm_dir: &Path, files: &[String], access: Access) -> Vec<LogFile> {
+/// The logs that a recovery would read: of a buffered client the one in memory, while it is there.
+fn logs(nvm_dir: &Path, options: &CheckOptions, files: &[String], access: Access) -> Vec<LogFile> {
+    let volume = options.volume.as_ref().filter(|file| !file.is_staged());
+    let buffer_dir = volume.map(VolumeFile::buffer_dir);
+    let path = |slot| {
+        let in_memory = buffer_dir.as_ref().map(|dir| dir.join(file_name(slot)));
+        let there = in_memory.filter(|path| path.is_file());
+        there.unwrap_or_else(|| nvm_dir.join(file_name(slot)))
+    };
     (0..LOG_SLOTS)
         .filter(|&slot| files.contains(&file_name(slot)))
         .map(|slot| LogFile {
             slot,
             map: MapOptions::new()
-                .open_files(&[nvm_dir.join(file_name(slot))], access)
+                .open_files(&[path(slot)], access)
                 .map(Arc::new)
                 .map_err(|e| e.to_string()),
         })

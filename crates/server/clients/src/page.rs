@@ -52,6 +52,11 @@ impl DaemonPage {
         self.map.store_u64(daemon_page::DIGESTED, pos);
     }
 
+    /// Records before `pos` were digested from the log in NVM. Before [`Self::set_digested`].
+    pub fn set_linked(&self, pos: u64) {
+        self.map.store_u64(daemon_page::LINKED, pos);
+    }
+
     /// Records before `pos` survive a power cut.
     pub fn set_hardened(&self, pos: u64) {
         self.map.store_u64(daemon_page::HARDENED, pos);
@@ -120,6 +125,16 @@ impl ClientPage {
     /// Position up to which the client says that it has published.
     pub fn published(&self) -> u64 {
         self.map.load_u64(client_page::PUBLISHED)
+    }
+
+    /// Position up to which a buffered client says that it has copied its log to NVM.
+    pub fn copied(&self) -> u64 {
+        self.map.load_u64(client_page::COPIED)
+    }
+
+    /// Bytes of records that it says that it has copied there.
+    pub fn copied_bytes(&self) -> u64 {
+        self.map.load_u64(client_page::COPIED_BYTES)
     }
 
     /// Whether the client may have inode `ino` open: a word counts for several inodes.

@@ -12,7 +12,7 @@ pub struct Written {
     pub stolen_bytes: u64,
     /// Blocks that digests wrote, and bytes that they stored into blocks that stayed.
     pub copied_bytes: u64,
-    /// To NVM: the three above, and what migration moved up.
+    /// To NVM: the three above, and what migration moved up; of records in memory those that were copied to NVM.
     pub nvm_bytes: u64,
     /// To flash, by migration and cleaning.
     pub ssd_bytes: u64,
@@ -25,6 +25,8 @@ pub struct Written {
 pub struct Tally {
     /// Bytes of log that are digested.
     pub logged: u64,
+    /// Bytes of log that lay in memory and were never copied to NVM.
+    pub in_memory: u64,
     /// Bytes of blocks that clients wrote in place.
     pub stolen: u64,
     /// Bytes that digests wrote to blocks in NVM.
@@ -36,6 +38,7 @@ pub struct Tally {
 impl AddAssign for Tally {
     fn add_assign(&mut self, o: Self) {
         self.logged += o.logged;
+        self.in_memory += o.in_memory;
         self.stolen += o.stolen;
         self.copied += o.copied;
         for (sum, n) in self.moved.iter_mut().zip(o.moved) {
@@ -53,7 +56,7 @@ impl Tally {
             log_bytes,
             stolen_bytes: self.stolen,
             copied_bytes: self.copied,
-            nvm_bytes: log_bytes + self.stolen + self.copied + up,
+            nvm_bytes: log_bytes.saturating_sub(self.in_memory) + self.stolen + self.copied + up,
             ssd_bytes,
             hdd_bytes,
         }
@@ -68,13 +71,14 @@ mod tests {
     fn all_that_was_written_to_nvm_is_one_sum() {
         let mut tally = Tally {
             logged: 100,
+            in_memory: 28,
             stolen: 4096,
             copied: 8192,
             moved: [1, 2, 3],
         };
         let written = tally.written(28);
         assert_eq!(written.log_bytes, 128);
-        assert_eq!(written.nvm_bytes, 128 + 4096 + 8192 + 1);
+        assert_eq!(written.nvm_bytes, 100 + 4096 + 8192 + 1);
         assert_eq!((written.ssd_bytes, written.hdd_bytes), (2, 3));
         tally += tally;
         assert_eq!(tally.written(0).hdd_bytes, 6);

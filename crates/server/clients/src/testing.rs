@@ -2,6 +2,7 @@
 
 use crate::client::{Attached, Client, Transport};
 use crate::credentials::Credentials;
+use shale_format::Durability;
 use shale_nvm::MapOptions;
 use std::path::PathBuf;
 
@@ -21,6 +22,8 @@ pub fn lone(id: u32, transport: Transport) -> Client {
         log_fd: rustix::io::dup(log.fds().next().unwrap()).unwrap(),
         log: Box::new(log.on(shale_nvm::Path::Log).clone()),
         log_path: PathBuf::new(),
+        policy: Durability::Strict,
+        nvm_log: None,
         salt: 1,
         ring_bytes: 1 << 20,
         connection: 0,

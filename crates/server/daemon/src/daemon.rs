@@ -23,11 +23,12 @@ use shale_clients::barrier::Barrier;
 use shale_clients::client::{ClientState, Transport};
 use shale_clients::credentials::Credentials;
 use shale_coherence::lease_table::LeaseHook;
-use shale_format::TierId;
 use shale_format::log::RING_AT;
+use shale_format::{Durability, TierId};
 use shale_nvm::Map;
 use shale_oplog::Recent;
 use shale_pool::PoolError;
+use shale_pool::buffer_dir::{make_private_dir, remove_if_empty};
 use shale_pool::host_space::{self, HostSpace};
 use shale_pool::nvm_dir::NvmLock;
 use shale_pool::staged;
@@ -115,6 +116,12 @@ impl Daemon {
                 services.digests.run_staging(every)
             })?;
         }
+        if !self.services.is_staged() {
+            let services = self.services.clone();
+            self.spawn("write-back".to_owned(), move || {
+                services.digests.run_write_back(&services.write_back)
+            })?;
+        }
         let services = self.services.clone();
         self.spawn("release".to_owned(), move || services.reclaimer.run())
     }
@@ -130,9 +137,17 @@ impl Daemon {
 
     /// What the log of the mount takes, and what there is for it: for a mount that found none.
     pub fn space_for_log(&self) -> (std::path::PathBuf, u64, u64) {
-        let dir = self.services.nvm_dir.clone();
         let needed = host_space::log_file_bytes(self.services.volume.superblock().log_bytes);
-        let free = HostSpace::of(&dir).map_or(0, |space| space.free_bytes);
+        let free = |dir: &Path| HostSpace::of(dir).map_or(0, |space| space.free_bytes);
+        let nvm_dir = self.services.nvm_dir.clone();
+        let buffered = self.services.volume.superblock().policy() == Durability::Buffered;
+        let in_memory = self.services.config.volume.buffer_dir();
+        // Where there is less: a buffered client has a log in memory and one in NVM.
+        let dir = match buffered && free(&in_memory) < free(&nvm_dir) {
+            true => in_memory,
+            false => nvm_dir,
+        };
+        let free = free(&dir);
         (dir, needed, free)
     }
 
@@ -191,6 +206,19 @@ impl Daemon {
         self.spawn("spare-log".to_owned(), move || {
             services.attach.spare.make_loop(&services.nvm_dir);
         })?;
+        let policy = self.services.volume.superblock().policy();
+        if policy == Durability::Buffered && !self.services.is_staged() {
+            let (services, dir) = (
+                self.services.clone(),
+                self.services.config.volume.buffer_dir(),
+            );
+            make_private_dir(&dir)?;
+            let spare = &self.services.attach.spare_in_memory;
+            spare.expect(RING_AT + usual as usize);
+            self.spawn("spare-buffer".to_owned(), move || {
+                services.attach.spare_in_memory.make_loop(&dir);
+            })?;
+        }
         let (connections, services) = (self.connections.clone(), self.services.clone());
         self.spawn("listen".to_owned(), move || {
             connections.accept_loop(&services, &listener);
@@ -464,6 +492,9 @@ impl Daemon {
                 staged::remove_memory(&self.services.nvm_dir, lock)?;
             }
         }
+        if !self.services.is_staged() {
+            remove_if_empty(&self.services.config.volume.buffer_dir())?;
+        }
         drop(self.lock.lock().take());
         failpoints::reach("unmount-end");
         match kept.is_empty() {
@@ -502,6 +533,8 @@ impl Daemon {
         self.services.reclaimer.stop();
         self.services.trimmer.stop();
         self.services.attach.spare.stop();
+        self.services.attach.spare_in_memory.stop();
+        self.services.write_back.stop();
         self.services.digests.stop_staging();
         let threads = std::mem::take(&mut *self.threads.lock());
         for thread in threads {

@@ -16,6 +16,7 @@
 //! client has logged more than it reserved, its log waits and is tried again.
 
 mod staging;
+pub(crate) mod write_back;
 
 use crate::connections::permissions::RecordValidator;
 use crate::connections::write_accounting::WriteAccounting;
@@ -213,6 +214,11 @@ impl DigestScheduler {
             return done;
         }
         let limit = self.hardened_limit(client, from, limit)?;
+        // What a buffered client has copied to NVM goes by itself: it may be stored to where blocks are.
+        let limit = match LogPos(client.copied()) {
+            copied if from < copied && copied < limit => copied,
+            _ => limit,
+        };
         // Who has waited for the right to write below once waits no second time.
         let direct = (!waited).then(|| self.direct_writes(from, limit)).flatten();
         let done = digest_chunks(&mut self.live_chunk(client, work, from..limit, (direct, None)));
@@ -233,6 +239,7 @@ impl DigestScheduler {
         (direct, hardener): (Option<DirectWriteGuard<'a>>, Option<&'a Hardener>),
     ) -> LiveChunk<'a> {
         LiveChunk {
+            survives: range.end.0 <= client.copied(),
             scheduler: self,
             client,
             work,
@@ -410,20 +417,23 @@ struct LiveChunk<'a> {
     direct: Option<DirectWriteGuard<'a>>,
     /// Hardens its records once their data is written; `None`: they are hardened.
     hardener: Option<&'a Hardener>,
+    /// Its records survive a power cut: those of a buffered client are read from NVM then.
+    survives: bool,
 }
 
 impl Chunks for LiveChunk<'_> {
     fn chunk(&mut self, alone: bool) -> Result<ChunkDone, DigestError> {
         let (client, parts) = (self.client, &self.scheduler.parts);
+        let nvm_log = client.nvm_log.as_ref().filter(|_| self.survives);
         let source = LogSource {
-            bytes: &*client.log,
+            bytes: nvm_log.map_or(&*client.log, |log| &*log.read),
             salt: client.salt,
             ring_bytes: client.ring_bytes,
             slot: client.slot,
         };
         let rule = self.direct.as_ref().map(|guard| guard.rule);
-        let rights =
-            RecordValidator::new(client, &parts.credits, &parts.leases, rule, self.hardener);
+        let with = (self.hardener, self.survives);
+        let rights = RecordValidator::new(client, &parts.credits, &parts.leases, rule, with);
         let Range { start, end } = self.range;
         let _reader = parts.reclaimer.read();
         let digester = &parts.digester;
@@ -439,6 +449,9 @@ impl Chunks for LiveChunk<'_> {
             tiering.migration_failed(&e);
         }
         self.direct = None;
+        if self.survives && self.client.nvm_log.is_some() {
+            self.client.daemon_page.set_linked(chunk.upto.0);
+        }
         let of = (self.client, &mut *self.work);
         self.scheduler.chunk_done(of, self.range.clone(), &chunk);
         // Those who wait to digest this log look after each.

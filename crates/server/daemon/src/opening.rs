@@ -132,11 +132,13 @@ impl Opened {
         let mappings = Mappings::reopen(dir, &volume)?;
         let digester = Digester::new(volume.clone());
         let readers = LocalReaders::default();
+        let buffer_dir = (!config.volume.is_staged()).then(|| config.volume.buffer_dir());
         let recovered = Recovery {
             volume: &volume,
             digester: &digester,
             readers: &readers,
             nvm_dir: dir,
+            buffer_dir: buffer_dir.as_deref(),
             clock,
             connection: config.connection.filter(|_| config.connection_continues),
             threads: config.threads(),

@@ -12,9 +12,9 @@ use crate::connections::limits::RateLimits;
 use crate::connections::write_accounting::WriteAccounting;
 use crate::device_manager::DeviceManager;
 use crate::digest_scheduler::{self, DigestScheduler};
-use crate::hardening::Staged;
 use crate::hardening::checkpointer::Checkpointer;
 use crate::hardening::hardener::Hardener;
+use crate::hardening::{Staged, StopFlag};
 use crate::opening::{Opened, OpenedArea};
 use crate::rate_sampler::Sampler;
 use crate::reservations::SpaceReservations;
@@ -64,6 +64,8 @@ pub(crate) struct Services {
     pub(crate) attach: Arc<AttachService>,
     pub(crate) credits: Arc<SpaceCredits>,
     pub(crate) digests: Arc<DigestScheduler>,
+    /// Ends the thread that writes back what buffered clients have logged.
+    pub(crate) write_back: StopFlag,
     pub(crate) rates: Sampler,
     pub(crate) heap: Trimmer,
     pub(crate) accounts: Arc<WriteAccounting>,
@@ -348,6 +350,7 @@ impl Services {
             kept: RequestsOfLastDaemon::new(clock, clients, attach.clone(), recovered.kept),
             trimmer: LeaseTrimmer::default(),
             attach,
+            write_back: StopFlag::default(),
             rates: Sampler::default(),
             heap: Trimmer::default(),
             limits,
@@ -377,6 +380,7 @@ fn attach_settings(config: &DaemonConfig, staged: Option<&Staged>) -> attach::Se
     attach::Settings {
         trusted_uids: config.volume.trusted_uids.clone(),
         client_log_bytes: config.volume.client_log_bytes,
+        buffer_dir: (!config.volume.is_staged()).then(|| config.volume.buffer_dir()),
         staged_ring_bytes_max: staged.map(|staged| staged.hardener.ring_bytes_max()),
         log_map: config.log_map.clone(),
         fixed_logs: config.fixed_logs,

@@ -83,6 +83,7 @@ fn volume_file(dir: &Path) -> VolumeFile {
         name: "cuts".to_owned(),
         uuid: uuid_text(&[7; 16]),
         durability: "strict".to_owned(),
+        buffer_dir: None,
         log_bytes: LOG_BYTES_MIN,
         client_log_bytes: None,
         migrate_at_percent: None,

@@ -105,6 +105,11 @@ pub trait AccessPolicy {
     fn passes_over_stale_free(&self) -> bool {
         false
     }
+    /// Whether the chunk's records survive a power cut before it is part of the volume. Only then are blocks changed where they are: the
+    /// records repeat what a cut leaves half done.
+    fn records_survive(&self) -> bool {
+        true
+    }
     /// Bytes of credit that this client's records may spend and not given back yet.
     /// `None`: it need not be checked that they keep to it.
     fn credit(&self) -> Option<u64> {
@@ -152,14 +157,17 @@ pub trait AccessPolicy {
 #[derive(Clone, Debug, Default)]
 pub struct OwnLog {
     taken: RunSet,
+    survives: bool,
 }
 
 impl OwnLog {
     /// `taken`: the stolen runs of the log that recovery took from the free space
     /// (see [`super::Survey::stolen`]), before anything else was allocated.
-    pub fn new(taken: Vec<Run>) -> Self {
+    /// `survives`: it lies in NVM.
+    pub fn new(taken: Vec<Run>, survives: bool) -> Self {
         Self {
             taken: taken.into_iter().collect(),
+            survives,
         }
     }
 }
@@ -170,6 +178,9 @@ impl AccessPolicy for OwnLog {
     }
     fn granted_blocks(&self, run: Run) -> bool {
         self.taken.contains(run)
+    }
+    fn records_survive(&self) -> bool {
+        self.survives
     }
     fn passes_over_stale_free(&self) -> bool {
         true
@@ -190,7 +201,7 @@ mod tests {
             addr: BlockAddr::nvm(first),
             len,
         };
-        let own = OwnLog::new(vec![run(20, 5), run(10, 10), run(40, 1)]);
+        let own = OwnLog::new(vec![run(20, 5), run(10, 10), run(40, 1)], true);
         assert!(own.granted_blocks(run(10, 15)));
         assert!(own.granted_blocks(run(40, 1)));
         for bad in [run(9, 2), run(24, 2), run(39, 2), run(41, 1), run(0, 1)] {

@@ -417,7 +417,8 @@ impl Digester {
     ) -> Result<(Plan, usize, Option<Refused>), DigestError> {
         let takes_stores = |run| {
             let copied = !mutants::is_on("store-while-copied") && self.copied.read().overlaps(run);
-            !copied && self.volume.takes_stores(run)
+            let repeated = access_policy.records_survive() || mutants::is_on("store-unsafe");
+            repeated && !copied && self.volume.takes_stores(run)
         };
         let view = self.volume.view();
         let image = ChunkImage::new(view, &batch.items[..records], &takes_stores);

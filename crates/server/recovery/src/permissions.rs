@@ -26,6 +26,10 @@ impl AccessPolicy for RecoveredRecordValidator {
         self.own.granted_blocks(run)
     }
 
+    fn records_survive(&self) -> bool {
+        self.own.records_survive()
+    }
+
     fn passes_over_stale_free(&self) -> bool {
         true
     }

@@ -105,8 +105,8 @@ pub struct Undigested {
 pub struct CompletedRequests {
     /// What was done for requests.
     pub recent: Recent,
-    /// Slots and names of the logs.
-    pub logs: Vec<(u32, PathBuf)>,
+    /// Slots of the logs.
+    pub logs: Vec<u32>,
     /// Monotonic time up to which some request that is sent again may not have been read.
     pub since_ns: u64,
 }
@@ -121,6 +121,8 @@ pub struct Recovery<'a> {
     pub readers: &'a LocalReaders,
     /// Where the logs are.
     pub nvm_dir: &'a Path,
+    /// Where in memory those of buffered clients are, which have more than their logs in NVM; after a power cut they are gone.
+    pub buffer_dir: Option<&'a Path>,
     /// The time.
     pub clock: &'a dyn Clock,
     /// FUSE connection that survived, if one did.
@@ -218,7 +220,7 @@ impl Recovery<'_> {
             .filter(|(_, slot)| slot.state == slot_state::LIVE);
         live.map(|(number, slot)| {
             let number = number as u32;
-            let path = self.nvm_dir.join(file_name(number));
+            let path = self.log_path(number, &slot);
             let map = match FdLogReader::open(&path) {
                 // Only who has made the table by hand can have done that: its checksum is right.
                 _ if !slot.is_sound() => {
@@ -254,9 +256,29 @@ impl Recovery<'_> {
                 // Salt and length come from the table, so its records can still be recognised.
                 report.problems.push(format!("{}: {why}", path.display()));
             }
-            RecoveredLog::unread(number, slot, path, map, 0)
+            let mut log = RecoveredLog::unread(number, slot, path, map, 0);
+            log.survives = log.path.parent() == Some(self.nvm_dir);
+            log
         })
         .collect()
+    }
+
+    /// The file of a log: the one in memory of a buffered client, if it is there and is that log, else the one in NVM, which has what was
+    /// copied there.
+    fn log_path(&self, number: u32, slot: &LogSlot) -> PathBuf {
+        let name = file_name(number);
+        let in_memory = self.buffer_dir.map(|dir| dir.join(&name));
+        let is_it = |path: &PathBuf| {
+            let Ok(log) = FdLogReader::open(path) else {
+                return false;
+            };
+            log.bytes() as u64 >= RING_AT as u64 + slot.ring_bytes
+                && self.wrong_header(&log, number, slot).is_none()
+        };
+        match in_memory.filter(|_| !mutants::is_on("buffer-forgotten")) {
+            Some(path) if is_it(&path) => path,
+            _ => self.nvm_dir.join(name),
+        }
     }
 
     fn wrong_header(&self, map: &FdLogReader, number: u32, slot: &LogSlot) -> Option<String> {
@@ -447,7 +469,7 @@ impl Recovery<'_> {
             }
             if kept.recent.len() > before && kept.logs.len() < KEPT_MAX {
                 shrink(map, log.slot.ring_bytes, tail, end);
-                kept.logs.push((log.number, log.path.clone()));
+                kept.logs.push(log.number);
             }
         }
         kept
@@ -478,7 +500,7 @@ impl Recovery<'_> {
         if mutants::is_on("requests-kept") {
             kept.logs.clear();
         }
-        let stays = |number| kept.logs.iter().any(|&(n, _)| n == number);
+        let stays = |number| kept.logs.contains(&number);
         let gone: Vec<&RecoveredLog> = logs
             .iter()
             .filter(|l| !l.outcome.keep && !stays(l.number))
@@ -498,14 +520,16 @@ impl Recovery<'_> {
             }
         }
         let slots = self.volume.log_slots();
-        for name in volume_files(self.nvm_dir)? {
-            let number = name.strip_prefix("log-").and_then(|n| n.parse().ok());
-            let slot = number.and_then(|n: usize| slots.get(n));
-            if slot.is_some_and(|s| s.state == slot_state::FREE)
-                && let Err(e) = remove(&self.nvm_dir.join(&name))
-            {
-                // Nothing of it counts any more, so it keeps nobody from starting.
-                tracing::error!("recovery: {e}");
+        for dir in [Some(self.nvm_dir), self.buffer_dir].into_iter().flatten() {
+            for name in volume_files(dir)? {
+                let number = name.strip_prefix("log-").and_then(|n| n.parse().ok());
+                let slot = number.and_then(|n: usize| slots.get(n));
+                if slot.is_some_and(|s| s.state == slot_state::FREE)
+                    && let Err(e) = remove(&dir.join(&name))
+                {
+                    // Nothing of it counts any more, so it keeps nobody from starting.
+                    tracing::error!("recovery: {e}");
+                }
             }
         }
         for log in gone {
@@ -528,7 +552,7 @@ impl Chunks for LogChunks<'_, '_> {
     fn chunk(&mut self, alone: bool) -> std::result::Result<ChunkDone, DigestError> {
         let log = &*self.log;
         let source = log.source(self.map);
-        let own = OwnLog::new(log.taken.iter().collect());
+        let own = OwnLog::new(log.taken.iter().collect(), log.survives);
         let left;
         let policy: &dyn AccessPolicy = match log.writer.clone() {
             None => &own,

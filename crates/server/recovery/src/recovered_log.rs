@@ -29,6 +29,8 @@ pub(crate) struct RecoveredLog {
     pub(crate) head: LogPos,
     /// Bytes that its records may have reserved, if somebody else than root wrote it.
     pub(crate) credit: u64,
+    /// It lies in NVM, or in memory that a checkpoint covers: a power cut leaves it.
+    pub(crate) survives: bool,
     pub(crate) outcome: Outcome,
 }
 
@@ -64,6 +66,7 @@ impl RecoveredLog {
             credit,
             taken: RunSet::default(),
             named: HashSet::new(),
+            survives: true,
             head: LogPos(slot.digested),
             outcome: Outcome {
                 end: slot.digested,

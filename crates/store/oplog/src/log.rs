@@ -106,6 +106,11 @@ impl Log {
         Domain::of(&self.map)
     }
 
+    /// The mapping of the file.
+    pub(crate) fn map(&self) -> &Arc<Map> {
+        &self.map
+    }
+
     /// The mapping, as used for the log.
     #[inline]
     pub fn view(&self) -> &MappedRegion {

@@ -12,10 +12,11 @@ use shale_format::limits::BLOCK_BYTES;
 use shale_format::log::RING_AT;
 use shale_format::record::{Kind, StealBody};
 use shale_format::{BlockAddr, Ino, LogPos};
-use shale_nvm::{Map, MapOptions};
-use shale_oplog::{Log, Op, Part, Scan, encode};
+use shale_nvm::{Map, MapOptions, MappedRegion};
+use shale_oplog::{FreeBlocks, HardenedCopy, Log, Op, Part, Record, Scan, encode};
 use shale_record::{Choice, MediaRules, Recording};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const SEEDS: u64 = 6;
 
@@ -230,4 +231,155 @@ fn a_stolen_block_is_covered_by_its_record() {
         }
     }
     assert!(kept >= 40 && lost >= 40, "{kept} kept, {lost} lost");
+}
+
+/// Free blocks of a volume, one after the other; not always.
+struct Blocks {
+    volume: Map,
+    next: AtomicU64,
+}
+
+impl FreeBlocks for Blocks {
+    fn take(&self, blocks: u64) -> Option<BlockAddr> {
+        let first = self.next.fetch_add(blocks, Ordering::Relaxed);
+        let there = (first + blocks) * BLOCK_BYTES as u64 <= self.volume.bytes() as u64;
+        (there && !first.is_multiple_of(3)).then_some(BlockAddr::nvm(first))
+    }
+
+    fn region(&self) -> &MappedRegion {
+        &self.volume
+    }
+}
+
+/// Calls on a log in memory, some of which are waited for, and digests of some of them: the log in NVM, and from which event on the log is
+/// digested up to where.
+fn buffered_workload(
+    ring_bytes: u64,
+    count: u64,
+    keep: usize,
+    mut len: impl FnMut(&mut Random) -> usize,
+) -> (Arc<Recording>, Vec<Call>, Vec<(usize, LogPos)>) {
+    let recording = Recording::new();
+    let medium = recording.medium("log");
+    let bytes = RING_AT + ring_bytes as usize;
+    let nvm = MapOptions::new().recorder(medium).anonymous(bytes).unwrap();
+    let volume = MapOptions::new().recorder(recording.medium("volume"));
+    let blocks = Blocks {
+        volume: volume.anonymous(300 * BLOCK_BYTES).unwrap(),
+        next: AtomicU64::new(0),
+    };
+    let memory = log(fixture::map(ring_bytes), ring_bytes);
+    let w = writer(memory, LogPos(0));
+    let nvm = Log::with_header(Arc::new(nvm), header(SALT, ring_bytes)).unwrap();
+    let copy = HardenedCopy::new(&w, nvm).expect("a log like it");
+    let mut random = Random(ring_bytes + 1);
+    let (mut calls, mut digests): (Vec<Call>, _) = (Vec::new(), vec![(0, LogPos(0))]);
+    let mut named_blocks = 0;
+    for n in 0..count {
+        let len = len(&mut random);
+        let data = random.bytes(len);
+        let offset = [0, 4096, 1000][random.below(3) as usize];
+        let mut part = encode::write(Ino(100 + n), offset, &data);
+        let mut permit = w.reserve(part.bytes(), |_| panic!("keeps too much"));
+        let appended = w.append(&mut permit, &mut part);
+        drop(permit);
+        calls.push(Call {
+            pos: appended.pos,
+            end: appended.end,
+            returned_at: usize::MAX,
+            data: vec![data],
+        });
+        let digested = digests.last().unwrap().1;
+        if random.below(3) == 0 {
+            let (hardened, named) = copy.harden(digested, w.published(), Some(&blocks));
+            assert_eq!(hardened.pos(), w.published().pos());
+            named_blocks += named.iter().map(|named| named.blocks).sum::<u64>();
+            let waited = calls.iter_mut().filter(|c| c.returned_at == usize::MAX);
+            waited.for_each(|c| c.returned_at = recording.event_count());
+        }
+        if calls.len() > keep && random.below(2) == 0 {
+            // Also what was never copied.
+            let upto = calls[calls.len() - 1 - random.below(2) as usize].pos;
+            if upto > digested {
+                digests.push((recording.event_count(), upto));
+                let _not_copying = copy.pause();
+                w.set_tail(upto);
+            }
+        }
+    }
+    assert_eq!(named_blocks > 10, ring_bytes > 100 << 10, "{named_blocks}");
+    (recording, calls, digests)
+}
+
+/// The data of the records from `pos` to `end`, with what they name of the volume.
+fn data_of(
+    log: &Log,
+    records: &mut std::iter::Peekable<impl Iterator<Item = Record>>,
+    (end, volume): (LogPos, &[u8]),
+) -> Vec<u8> {
+    let mut data = Vec::new();
+    while let Some(record) = records.next_if(|record| record.pos() < end) {
+        assert!(record.end() <= end, "records end where they did in memory");
+        match Op::decode(&record).expect("a record that was written") {
+            Op::Write { len, at, .. } => {
+                let from = data.len();
+                data.resize(from + len as usize, 0);
+                log.read(at, 0, &mut data[from..]);
+            }
+            Op::Steal { addr, blocks, .. } => {
+                let from = addr.byte() as usize;
+                data.extend(&volume[from..from + blocks as usize * BLOCK_BYTES]);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    data
+}
+
+#[test]
+fn what_was_copied_to_nvm_is_a_prefix_under_every_cut() {
+    for (ring, count, sizes) in [
+        (8 << 10, 80, [1, 300, 400]),
+        (256 << 10, 60, [100, 13_000, 18_001]),
+    ] {
+        let (recording, calls, digests) =
+            buffered_workload(ring, count, 3, |random| sizes[random.below(3) as usize]);
+        assert!(calls.last().unwrap().end.0 > ring, "more than a turn");
+        let script = recording.script();
+        let rules = MediaRules::default();
+        let mut replay = script.replay();
+        let (mut kept, mut lost) = (0, 0);
+        loop {
+            let event = replay.at();
+            let cut = replay.cut(&rules);
+            // Two positions that the volume may have at this event: a digest is durable some time before it is announced.
+            let known = digests.iter().rposition(|&(at, _)| at <= event).unwrap();
+            let ahead = (known + 1).min(digests.len() - 1);
+            for &(_, digested) in &digests[known..=ahead] {
+                let seeds = (0..SEEDS).map(|n| Choice::Seed(event as u64 * SEEDS + n));
+                for choice in [Choice::None, Choice::All].into_iter().chain(seeds) {
+                    let what = format!("event {event}, {choice:?} from {digested:?}");
+                    let log = log(image(&cut.image(0, &choice)), ring);
+                    let volume = cut.image(1, &choice);
+                    let (records, head) = scan(&log, digested);
+                    let mut records = records.into_iter().peekable();
+                    for call in calls.iter().filter(|call| call.pos >= digested) {
+                        if call.end > head {
+                            assert!(call.returned_at > event, "{what}: lost");
+                            lost += 1;
+                            continue;
+                        }
+                        kept += 1;
+                        let data = data_of(&log, &mut records, (call.end, &volume));
+                        assert!(data == call.data[0], "{what}: data");
+                    }
+                    assert!(records.next().is_none(), "{what}: a ghost");
+                }
+            }
+            if replay.step().is_none() {
+                break;
+            }
+        }
+        assert!(kept > 300 && lost > 300, "{kept} kept, {lost} lost");
+    }
 }

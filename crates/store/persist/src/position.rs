@@ -21,7 +21,8 @@ impl Published {
     }
 }
 
-/// Every record before this position survives a power cut. Only a [`Domain`](crate::Domain) says so.
+/// Every record before this position survives a power cut. Only a [`Domain`](crate::Domain) says so, or who has copied the records
+/// into NVM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Hardened(LogPos);
 
@@ -30,6 +31,12 @@ impl Hardened {
     #[inline(always)]
     pub(crate) fn with(published: Published) -> Self {
         Self(published.0)
+    }
+
+    /// All records before `pos` were copied into NVM, or are in the volume.
+    #[inline(always)]
+    pub fn copied(pos: LogPos) -> Self {
+        Self(pos)
     }
 
     /// Where it is.

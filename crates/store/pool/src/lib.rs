@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`volume_file`] | VOLUME.toml: the media of a volume, by name |
 //! | [`nvm_dir`] | the NVM directory: segment files, the lock |
+//! | [`buffer_dir`] | the directory in memory of the logs of buffered clients |
 //! | [`staged`] | a volume without NVM: its memory tier, and the area from which it is made again |
 //! | [`labels`] | which segment is which, and how often the volume was started |
 //! | [`devices`] | devices below NVM: labels, zones, what is written on a new one |
@@ -15,6 +16,7 @@
 //! | [`mod@random`] | random bytes: identities, salts, hash keys |
 #![forbid(unsafe_code)]
 
+pub mod buffer_dir;
 pub mod device_assembly;
 pub mod device_kind;
 pub mod device_probe;

@@ -269,7 +269,7 @@ impl CallRunner {
 
     /// What fsync(2) does of a file whose newest record ends at `newest`: by the policy of the volume.
     pub(crate) fn fsync(&self, newest: LogPos) -> Result<()> {
-        self.services.log.fsync(newest)
+        self.services.log.fsync(newest, &self.services.space)
     }
 
     /// Returns when the records before `upto` survive a power cut.

@@ -11,6 +11,7 @@ const MIB: usize = 1 << 20;
 /// A quarter of the log.
 const LOGGED_MAX: usize = 4 * MIB;
 const LOG_ALL: SessionOptions = SessionOptions {
+    durability: None,
     log_bytes: 0,
     kernel_references: false,
     present: false,

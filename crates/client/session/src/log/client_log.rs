@@ -14,12 +14,16 @@ use crate::log::prefault::Prefault;
 use crate::log::requests::Requests;
 use crate::log::throttle::{Pauses, Waits};
 use crate::space::granted_space::GrantedSpace;
+use crate::space::grants::{BlockRun, Runs};
 use shale_format::{Durability, LogPos};
-use shale_nvm::{Map, counters};
-use shale_oplog::{Log, LogReservation, ParkedPermit, Part, PublishedWord, Writer};
+use shale_nvm::{Map, SharedWords, counters};
+use shale_oplog::{
+    FreeBlocks, HardenedCopy, Log, LogReservation, Named, ParkedPermit, Part, PublishedWord, Writer,
+};
 use shale_proto::shared_pages::client_page;
 use shale_proto::{Reply, Request};
 use shale_sys::mutants;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -72,6 +76,8 @@ pub struct ClientLog {
     hardens_at_return: bool,
     /// The log lies in memory: a record is hardened once the daemon has staged it.
     staged: bool,
+    /// The log lies in memory, and this is its copy in NVM: a record is hardened once it is copied there, or digested.
+    nvm_copy: Option<NvmCopy>,
     /// Whether fsync(2) waits until records are hardened; it orders them in any case.
     fsync_waits: bool,
     /// Whether a thread asks for records to be hardened, and who waits for that. Of the standard library, whose condition wakes all of them
@@ -82,23 +88,46 @@ pub struct ClientLog {
     hardens_later: bool,
 }
 
+/// The copy in NVM of a log in memory, and the word that tells the daemon how far it goes.
+struct NvmCopy {
+    copy: HardenedCopy,
+    /// Blocks that records in it name which are not known to be digested, oldest first.
+    named: parking_lot::Mutex<VecDeque<Named>>,
+    page: SharedWords,
+}
+
 impl ClientLog {
-    /// The log in `map`, which was just made and is empty; `page`: the client page. `is_present`: all of it is in memory.
+    /// The log in `map`, which was just made and is empty, and its log in NVM if `map` is memory; `page`: the client page. `is_present`: all of
+    /// it is in memory.
     pub(crate) fn new(
-        map: Arc<Map>,
+        (map, nvm_log): (Arc<Map>, Option<Arc<Map>>),
         page: Arc<Map>,
         (daemon, connection): (DaemonLink, ConnectionState),
         requests: Requests,
         (ring_bytes, is_present): (u64, bool),
         (policy, staged, hardens_later): (Durability, bool, bool),
     ) -> Result<Self> {
-        let writer = new_writer(&map, page).map_err(|e| errno::log(&e))?;
+        let writer = new_writer(&map, page.clone()).map_err(|e| errno::log(&e))?;
+        let nvm_copy = match nvm_log {
+            Some(nvm) => {
+                let nvm = Log::open(nvm).map_err(|e| errno::log(&e))?;
+                let copy = HardenedCopy::new(&writer, nvm).ok_or(Errno::PROTO)?;
+                let page = SharedWords::new(page);
+                Some(NvmCopy {
+                    copy,
+                    named: Default::default(),
+                    page,
+                })
+            }
+            None => None,
+        };
         let begin = writer.reserved().0;
         let absent = ring_bytes * u64::from(!is_present);
         let prefault = Prefault::new(map.clone(), begin, absent);
         Ok(Self {
             hardens_at_return: writer.domain().hardens_at_return(policy),
             staged,
+            nvm_copy,
             fsync_waits: policy != Durability::Ordered,
             hardens_later,
             hardening: (Mutex::new(false), Condvar::new()),
@@ -126,9 +155,12 @@ impl ClientLog {
         self.ring_bytes
     }
 
-    /// Device counters of the log.
+    /// Device counters of the log, as far as it lies in NVM.
     pub fn counts(&self) -> counters::Snapshot {
-        self.map.counts()
+        match &self.nvm_copy {
+            Some(nvm) => nvm.copy.map().counts(),
+            None => self.map.counts(),
+        }
     }
 
     /// How this client was slowed because its log filled.
@@ -168,9 +200,9 @@ impl ClientLog {
     /// Returns when the records before `upto` survive a power cut: the one place where a call waits for that, and
     /// where fsync(2) does. In NVM a record is hardened when it is published, so nobody waits; what can keep it
     /// from being there is a memory error in the log (`EIO`). A log in memory is staged by the daemon; `EIO`: the device that it is
-    /// staged on has failed. A session that hardens later returns at once.
+    /// staged on has failed. A session that hardens later returns at once. A buffered client with a log in NVM copies the records there.
     #[inline(always)]
-    pub fn harden(&self, upto: LogPos) -> Result<()> {
+    pub(crate) fn harden(&self, upto: LogPos, space: &GrantedSpace) -> Result<()> {
         self.is_whole()?;
         if self.staged {
             return match self.hardens_later {
@@ -183,7 +215,49 @@ impl ClientLog {
             "a call has appended up to {upto:?} and the log is at {:?}",
             self.writer.published()
         );
+        match &self.nvm_copy {
+            Some(nvm) => self.copy_to_nvm(nvm, upto, space),
+            None => Ok(()),
+        }
+    }
+
+    /// A buffered client copies by itself, and asks nobody: all that is published, so that who waits next finds it done.
+    #[cold]
+    fn copy_to_nvm(&self, nvm: &NvmCopy, upto: LogPos, space: &GrantedSpace) -> Result<()> {
+        if nvm.copy.map().any_lost() {
+            return Err(Errno::IO);
+        }
+        if nvm.copy.hardened() < upto && !mutants::is_on("copy-left") {
+            self.put_unnamed_back(nvm, space);
+            let blocks = space.may_copy().then_some(space as &dyn FreeBlocks);
+            let (digested, published) = (self.daemon.digested(), self.writer.published());
+            let (hardened, named) = nvm.copy.harden(digested, published, blocks);
+            assert!(hardened.pos() >= upto, "{hardened:?} of {upto:?}");
+            nvm.named.lock().extend(named);
+            let bytes = nvm.copy.copied_bytes();
+            nvm.page.store_u64(client_page::COPIED_BYTES, bytes);
+            nvm.page.store_u64(client_page::COPIED, hardened.pos().0);
+        }
         Ok(())
+    }
+
+    /// Blocks that a record in NVM names which was digested from memory are free, and still this client's.
+    fn put_unnamed_back(&self, nvm: &NvmCopy, space: &GrantedSpace) {
+        let mut named = nvm.named.lock();
+        if named.is_empty() {
+            return;
+        }
+        // In this order: what is linked is said before it is digested.
+        let digested = self.daemon.digested();
+        let linked = LogPos(self.daemon.linked());
+        while named.front().is_some_and(|named| named.end <= digested) {
+            let Some(Named { end, addr, blocks }) = named.pop_front() else {
+                break;
+            };
+            if end > linked || mutants::is_on("named-reused") {
+                space.put_blocks(&mut Runs::from_slice(&[BlockRun { addr, blocks }]));
+            }
+        }
     }
 
     /// One thread at a time asks: a commit has all that the client had published when it began, so most of those who wait for their turn
@@ -229,10 +303,7 @@ impl ClientLog {
     /// Returns when what this and every other client of the volume had published when it was called survives a power cut: sync(2).
     pub fn harden_all(&self) -> Result<()> {
         self.is_whole()?;
-        match self.staged {
-            true => self.daemon.harden_all(),
-            false => Ok(()),
-        }
+        self.daemon.harden_all()
     }
 
     /// How far records have to be hardened before a call that was just done may be answered, where the session hardens later; `None`: it may
@@ -260,12 +331,13 @@ impl ClientLog {
     /// What fsync(2) does of a file whose newest record ends at `newest`. A log in memory is hardened as far as it is published: records
     /// that made the file's name, and those before them, are in its order. `EIO` from the moment on when the daemon can harden
     /// nothing any more, for whatever file: who does not wait (`ordered`) hears of it here.
-    pub fn fsync(&self, newest: LogPos) -> Result<()> {
+    pub fn fsync(&self, newest: LogPos, space: &GrantedSpace) -> Result<()> {
         match (self.staged, self.fsync_waits) {
-            (false, _) => self.harden(newest),
+            (false, _) if self.nvm_copy.is_some() => self.harden(self.published(), space),
+            (false, _) => self.harden(newest, space),
             (true, true) if mutants::is_on("fsync-early") => Ok(()),
             (true, _) if self.daemon.hardening_failed() => Err(Errno::IO),
-            (true, true) => self.harden(self.published()),
+            (true, true) => self.harden(self.published(), space),
             // Hardened in the log's order within a second: nothing that comes later is there before it.
             (true, false) => self.is_whole(),
         }
@@ -403,6 +475,7 @@ impl ClientLog {
                 .compare_exchange(last, free_below, Ordering::AcqRel, Ordering::Relaxed)
                 .is_ok();
         if mine {
+            let _not_copying = self.nvm_copy.as_ref().map(|nvm| nvm.copy.pause());
             self.writer.set_tail(LogPos(free_below));
         }
     }

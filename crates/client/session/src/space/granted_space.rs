@@ -13,6 +13,7 @@ use crate::space::reservation::{Reservation, UNIT, ahead_bytes};
 use shale_format::BlockAddr;
 use shale_format::limits::BLOCK_BYTES;
 use shale_nvm::{Map, MappedRegion};
+use shale_oplog::FreeBlocks;
 use shale_proto::message::BlockRun as GrantedRun;
 use shale_proto::{Reply, Request};
 use shale_sys::mutants;
@@ -24,8 +25,10 @@ pub struct GrantedSpace {
     daemon: DaemonLink,
     connection: ConnectionState,
     nvm: Arc<Map>,
-    /// Whether this client writes into granted blocks at all.
+    /// Whether calls write into granted blocks at all.
     may_steal: bool,
+    /// Whether the copy of a log in memory does.
+    may_copy: bool,
     reservation: Reservation,
     blocks: Blocks,
 }
@@ -35,13 +38,14 @@ impl GrantedSpace {
         daemon: DaemonLink,
         connection: ConnectionState,
         nvm: Arc<Map>,
-        may_steal: bool,
+        (may_steal, may_copy): (bool, bool),
     ) -> Self {
         Self {
             daemon,
             connection,
             nvm,
             may_steal,
+            may_copy,
             reservation: Reservation::default(),
             blocks: Blocks::default(),
         }
@@ -115,7 +119,12 @@ impl GrantedSpace {
         bytes / BLOCK_BYTES as u64 + self.blocks.count()
     }
 
-    /// Whether this client writes into granted blocks at all.
+    /// Whether the copy in NVM of a log in memory writes into granted blocks.
+    pub(crate) fn may_copy(&self) -> bool {
+        self.may_copy
+    }
+
+    /// Whether calls write into granted blocks at all.
     #[inline]
     pub fn may_steal(&self) -> bool {
         self.may_steal
@@ -124,9 +133,13 @@ impl GrantedSpace {
     /// Takes `blocks` granted blocks, asking for more if needed; `false`: there are
     /// none to be had, so the bytes go through the log.
     pub fn take_blocks(&self, blocks: u64, into: &mut Runs) -> Result<bool> {
-        if !self.may_steal {
-            return Ok(false);
+        match self.may_steal {
+            true => self.take_granted(blocks, into),
+            false => Ok(false),
         }
+    }
+
+    fn take_granted(&self, blocks: u64, into: &mut Runs) -> Result<bool> {
         if self.blocks.take(blocks, into) {
             return Ok(true);
         }
@@ -224,5 +237,27 @@ impl GrantedSpace {
                 tracing::warn!("returned blocks stay writable: {e}");
             }
         }
+    }
+}
+
+impl FreeBlocks for GrantedSpace {
+    fn take(&self, blocks: u64) -> Option<BlockAddr> {
+        let mut runs = Runs::new();
+        let taken = self.take_granted(blocks, &mut runs).unwrap_or(false);
+        // Another daemon may have given them to somebody else.
+        if !taken || self.are_blocks_ours().is_err() {
+            return None;
+        }
+        match &*runs {
+            [one] => Some(one.addr),
+            _ => {
+                self.put_blocks(&mut runs);
+                None
+            }
+        }
+    }
+
+    fn region(&self) -> &MappedRegion {
+        &self.nvm
     }
 }

@@ -116,6 +116,7 @@ impl Left {
             tree: self.base.tree.clone(),
             empty_blocks: self.base.empty_blocks,
             below: None,
+            policy: shale_format::Durability::Strict,
             full: false,
         };
         Ok(Stage {

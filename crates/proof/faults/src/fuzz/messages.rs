@@ -101,6 +101,7 @@ pub(super) fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let attach = Request::Attach {
         version: shale_proto::message::PROTO_VERSION,
         log_bytes: 0,
+        durability: 0,
     };
     let lease = |ino, mode| Request::Lease {
         ino,

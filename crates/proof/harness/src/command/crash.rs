@@ -9,6 +9,7 @@ use super::{parts, staged};
 use crate::mutants::MUTANTS;
 use indicatif::{ProgressBar, ProgressStyle};
 use shale_bench::Result;
+use shale_format::Durability;
 use shale_model::workload::words::{Step, Workload};
 use shale_powercut::explore::explorer::{Depth, Failure};
 use shale_powercut::images::{ALL_SUBSETS, Caches};
@@ -139,6 +140,9 @@ pub struct Args {
     /// Volumes without NVM, by random operations; --seed is the number of the first case, --at-least is of cuts
     #[arg(long, conflicts_with_all = ["whole", "triples", "runs", "tiers", "kinds", "workload", "long"])]
     staged: bool,
+    /// Clients are buffered: what was not followed by fsync or digested may be lost, as a suffix of the calls
+    #[arg(long, conflicts_with_all = ["staged", "tiers", "runs", "whole", "triples", "long"])]
+    buffered: bool,
     /// Devices below NVM lose what they said they had flushed: has to fail
     #[arg(long)]
     lying_flush: bool,
@@ -237,7 +241,11 @@ impl Args {
         if let Some(set) = self.set() {
             return set.kinds();
         }
-        let preset = if self.long { LONG } else { SHORT };
+        let preset: &[(Kind, u64)] = match (self.long, self.buffered) {
+            (true, _) => &LONG,
+            (false, true) => &Kind::BUFFERED,
+            (false, false) => &SHORT,
+        };
         let wanted = |kind: &Kind| self.kinds.as_ref().is_none_or(|kinds| kinds.contains(kind));
         for (kind, count) in [THREADS, TIERS, HUGE] {
             let tiers = self.tiers && kind == Kind::Tiers;
@@ -245,7 +253,7 @@ impl Args {
                 return vec![(kind, self.count.unwrap_or(count))];
             }
         }
-        let mut kinds: Vec<(Kind, u64)> = preset.into_iter().filter(|k| wanted(&k.0)).collect();
+        let mut kinds: Vec<(Kind, u64)> = preset.iter().copied().filter(|k| wanted(&k.0)).collect();
         for (kind, count) in &mut kinds {
             *count = self
                 .count
@@ -265,6 +273,10 @@ impl Args {
             only: self.workload.clone(),
             large: self.large,
             full: self.full,
+            policy: match self.buffered {
+                true => Durability::Buffered,
+                false => Durability::Strict,
+            },
             seed: self.seed,
             shard: self.shard,
             in_order: self.set().is_some(),
@@ -334,6 +346,7 @@ impl Args {
             (self.eadr, " --eadr"),
             (self.large, " --large"),
             (self.full, " --full"),
+            (self.buffered, " --buffered"),
             (self.lying_flush, " --lying-flush"),
         ];
         for (given, word) in more {

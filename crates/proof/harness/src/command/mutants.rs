@@ -168,6 +168,7 @@ fn options(args: &Args) -> Options {
         only: None,
         large: false,
         full: false,
+        policy: shale_format::Durability::Strict,
         seed: args.seed,
         shard: (0, 1),
         in_order: false,

@@ -1,5 +1,6 @@
 //! Does steps, in Shale and in the model, and compares what they say.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -41,7 +42,12 @@ pub(crate) struct Doer<'w> {
     pub(crate) root: &'static [u8],
     /// The volume has little space.
     pub(crate) full: bool,
+    /// Of a client whose calls are not durable at return: makes durable what it has done.
+    pub(crate) fsync: Option<&'w (dyn Fn() -> Checked<()> + Sync)>,
 }
+
+/// Steps of which one is followed by fsync, where calls are not durable at return.
+const FSYNC_ONE_IN: u64 = 3;
 
 /// How a call of Shale's that panicked begins in [`Wrong`].
 pub(crate) const PANIC: &str = "a panic";
@@ -105,13 +111,34 @@ impl Doer<'_> {
                     Ok(())
                 }
             };
+            let done = done.and_then(|()| self.promise(number, step));
             set_operation(0);
             let after = recording.event_count();
-            done.map_err(|wrong| format!("step {number}: {wrong}"))?;
+            let promised = done.map_err(|wrong| format!("step {number}: {wrong}"))?;
             let tree = (step != Step::Digest).then(|| self.tree());
             track.add(before, after, tree);
+            if !promised {
+                track.break_promise();
+            }
         }
         Ok(())
+    }
+
+    /// Whether what is done by now is durable: after each step, or after fsync, which is called behind one step in [`FSYNC_ONE_IN`], and
+    /// after digests.
+    fn promise(&self, number: usize, step: Step) -> Checked<bool> {
+        let Some(fsync) = self.fsync else {
+            return Ok(true);
+        };
+        let mut hasher = DefaultHasher::new();
+        (self.workload, number).hash(&mut hasher);
+        if step == Step::Digest {
+            return Ok(true);
+        }
+        if !hasher.finish().is_multiple_of(FSYNC_ONE_IN) {
+            return Ok(false);
+        }
+        fsync().map(|()| true)
     }
 
     /// What LibFS shows now is what the model shows, as far as `track` goes.

@@ -240,6 +240,7 @@ pub(crate) fn run(
             model,
             root: b"",
             full: base.full,
+            fsync: None,
         },
         daemon,
         sessions,

@@ -15,7 +15,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use shale_daemon::Daemon;
-use shale_libfs::Session;
+use shale_format::{Durability, Ino};
+use shale_libfs::{Caller, Session};
 use shale_record::Recording;
 
 use crate::recording::clients;
@@ -125,6 +126,12 @@ fn numbered(workload: &Workload) -> Vec<(usize, Step)> {
     workload.steps.iter().copied().enumerate().collect()
 }
 
+/// Makes durable what the client has done.
+fn fsync(session: &Session) -> Checked<()> {
+    let done = session.fsync(&Caller::default(), Ino::ROOT.0, false);
+    done.map_err(|e| format!("fsync: {e}"))
+}
+
 /// Clients take turns.
 fn in_turns(
     with: (&Recording, &Daemon),
@@ -133,12 +140,14 @@ fn in_turns(
     workload: &Workload,
     run: &mut Run,
 ) -> Checked<()> {
+    let fsync = || fsync(&sessions[0]);
     let mut doer = Doer {
         workload,
         shales: sessions.iter().map(side).collect(),
         model: base.model.clone(),
         root: b"",
         full: base.full,
+        fsync: (base.policy == Durability::Buffered).then_some(&fsync),
     };
     doer.open_files()?;
     let mut track = Track::new(None, doer.tree());
@@ -160,6 +169,7 @@ fn at_once(
     workload: &Workload,
     run: &mut Run,
 ) -> Checked<()> {
+    let fsync = || fsync(session);
     let mut doers = Vec::new();
     for root in [b"" as &[u8], TWIN] {
         let mut doer = Doer {
@@ -168,6 +178,7 @@ fn at_once(
             model: base.model.clone(),
             root,
             full: base.full,
+            fsync: (base.policy == Durability::Buffered).then_some(&fsync),
         };
         doer.open_files()?;
         let track = Track::new(Some(doers.len()), doer.tree());

@@ -1,5 +1,6 @@
 //! The trees that steps leave, one after the other: what a power cut may leave.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use shale_model::Snapshot;
@@ -21,6 +22,8 @@ pub struct Track {
     part: Option<usize>,
     /// For each step the numbers of events before it began and when it had returned.
     pub steps: Vec<(usize, usize)>,
+    /// Steps after which nothing was promised: their calls were not durable when they returned.
+    unpromised: HashSet<usize>,
     /// The tree before the first step and after each one.
     pub trees: Vec<Arc<Snapshot>>,
     /// [`parts`] of each of them.
@@ -32,6 +35,7 @@ impl Track {
         Track {
             part,
             steps: Vec::new(),
+            unpromised: HashSet::new(),
             parts: vec![parts(&tree)],
             trees: vec![tree],
         }
@@ -48,9 +52,18 @@ impl Track {
             .push(tree.unwrap_or_else(|| self.trees[last].clone()));
     }
 
-    /// Steps that had returned, and steps that had begun, when `event` events had happened.
+    /// The last step promised nothing.
+    pub(crate) fn break_promise(&mut self) {
+        self.unpromised.insert(self.steps.len());
+    }
+
+    /// Steps that had returned up to the last that promised that all before it is durable, and steps that had begun, when `event` events had
+    /// happened.
     pub fn window(&self, event: usize) -> (usize, usize) {
-        let returned = self.steps.iter().filter(|s| s.1 <= event).count();
+        let mut returned = self.steps.iter().filter(|s| s.1 <= event).count();
+        while self.unpromised.contains(&returned) {
+            returned -= 1;
+        }
         let begun = self.steps.iter().filter(|s| s.0 < event).count();
         (returned, begun.max(returned))
     }

@@ -151,6 +151,7 @@ fn liar(daemon: &Daemon) -> Arc<dyn Handler> {
     let ask = Request::Attach {
         version: PROTO_VERSION,
         log_bytes: 0,
+        durability: 0,
     };
     let (reply, mut fds) = connection.handle(ask);
     assert!(matches!(reply, Reply::Attached(_)), "{reply:?}");

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use shale_bench::scratch::os_error;
 use shale_bench::{BenchError, Result};
 use shale_daemon::Daemon;
+use shale_format::Durability;
 use shale_format::limits::{BLOCK_BYTES, LOG_BYTES_MIN, NVM_BYTES_MIN};
 use shale_libfs::{Session, SessionMaps};
 use shale_model::workload::alphabet;
@@ -35,6 +36,8 @@ pub struct Base {
     pub tree: Snapshot,
     /// Blocks in use when all names are gone.
     pub empty_blocks: u64,
+    /// When calls are durable: with `Buffered` those before an fsync or a digest.
+    pub policy: Durability,
     /// Some operations may find no space.
     pub full: bool,
     /// What logs hold; one that is not there is zeros. Only while a run is looked at.
@@ -67,15 +70,27 @@ impl Base {
     /// # Errors
     /// No space; what daemon and client say.
     pub fn make(dir: &Path, more: More) -> Result<Arc<Base>> {
+        Self::make_with(dir, more, Durability::Strict)
+    }
+
+    /// As [`Self::make`], with this durability policy.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn make_with(dir: &Path, more: More, policy: Durability) -> Result<Arc<Base>> {
         let tiered = more == More::Tiers;
         let place = Place::empty(dir, tiered)?;
         let failed = |program: &str, e: &dyn std::fmt::Display| BenchError::Program {
             program: program.to_owned(),
             found: e.to_string(),
         };
+        let options = MkfsOptions {
+            durability: policy,
+            ..mkfs_options()
+        };
         let options = match tiered {
-            true => lower_tiers::with_tiers(mkfs_options()),
-            false => mkfs_options(),
+            true => lower_tiers::with_tiers(options),
+            false => options,
         };
         let lower = place
             .below
@@ -124,6 +139,7 @@ impl Base {
             model,
             tree,
             empty_blocks,
+            policy,
             full: more_is_full,
             logs: Vec::new(),
             below: place.below.as_ref().map(Below::contents),

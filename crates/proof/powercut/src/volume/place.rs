@@ -109,6 +109,7 @@ impl Place {
             durability: "strict".to_owned(),
             log_bytes: LOG_BYTES_MIN,
             client_log_bytes: None,
+            buffer_dir: Some(self.dir.path().join("buffer")),
             staged: None,
             nvm: vec![NvmEntry::new(self.nvm_dir(), NVM_BYTES_MIN)],
             // NVM is full from the first block on, so new data is placed directly on a lower tier.

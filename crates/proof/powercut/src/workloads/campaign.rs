@@ -13,6 +13,7 @@ use crate::workloads::minimise::minimise;
 use crate::workloads::sequences::Kind;
 use shale_bench::BenchError;
 use shale_bench::Result;
+use shale_format::Durability;
 use shale_model::workload::words::Workload;
 
 /// What to look at, and how long.
@@ -28,6 +29,8 @@ pub struct Options {
     pub large: bool,
     /// Begin with a volume that is nearly full.
     pub full: bool,
+    /// The volume's policy: with `Buffered`, calls before an fsync or a digest are durable. Of one client.
+    pub policy: Durability,
     /// Seed of everything.
     pub seed: u64,
     /// This is shard `.0` of `.1`.
@@ -243,7 +246,7 @@ impl Drop for Switched {
 pub fn run(options: &Options, progress: &(dyn Fn(&Counts, usize) + Sync)) -> Result<Summary> {
     let campaign = Campaign {
         options,
-        base: Base::make(&options.dir, options.more())?,
+        base: Base::make_with(&options.dir, options.more(), options.policy)?,
         known: Arc::default(),
         list: List {
             done: options.kinds.iter().map(|_| AtomicU64::new(0)).collect(),

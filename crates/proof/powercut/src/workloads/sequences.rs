@@ -75,6 +75,16 @@ impl Kind {
         Kind::Huge,
     ];
 
+    /// Of buffered clients, and how many of each: one client at a time, since what one of several has lost another one may have.
+    pub const BUFFERED: [(Kind, u64); 6] = [
+        (Kind::Ones, 3_000),
+        (Kind::Pairs, 6_000),
+        (Kind::Triples, 3_000),
+        (Kind::Near, 1_500),
+        (Kind::Long, 300),
+        (Kind::Programs, 20),
+    ];
+
     /// Its name in commands.
     pub fn name(self) -> &'static str {
         match self {

@@ -2,6 +2,7 @@
 //!
 //! Lock order: `work` (held while its log is digested), then `grants`, then `client_state`.
 
+mod buffer_age;
 mod log_watermark;
 pub mod pace;
 
@@ -12,10 +13,11 @@ use crate::grants::Grants;
 use crate::log_reader::word;
 use crate::page::{ClientPage, DaemonPage};
 use crate::tally::{Tally, Written};
+use buffer_age::BufferAge;
 use log_watermark::ValidatedWatermark;
 use parking_lot::Mutex;
-use shale_format::LogPos;
 use shale_format::log::TAIL_AT;
+use shale_format::{Durability, LogPos};
 use shale_oplog::LogReader;
 use shale_proto::shared_pages::state;
 use std::collections::HashMap;
@@ -82,6 +84,8 @@ pub struct Client {
     pub digested: AtomicU64,
     /// Where logs lie in memory: records before this survive a power cut. Behind a whole transaction.
     pub hardened: AtomicU64,
+    /// Of a buffered client: how old what it has logged is.
+    pub buffer_age: Mutex<BufferAge>,
     /// A leaf among the locks, as `tally` and `bucket` are.
     pub reached: Mutex<ValidatedWatermark>,
     /// Its process as people know it.
@@ -112,12 +116,26 @@ pub struct Attached {
     pub log_fd: OwnedFd,
     /// Name of the log file.
     pub log_path: PathBuf,
+    /// Its durability policy.
+    pub policy: Durability,
+    /// Of a buffered client, whose log lies in memory: its log in NVM, which has what was copied.
+    pub nvm_log: Option<NvmLog>,
     /// Salt of the log, which every record carries.
     pub salt: u64,
     /// Bytes of the log's ring.
     pub ring_bytes: u64,
     /// FUSE connection that its requests come from; 0: none.
     pub connection: u64,
+}
+
+/// The log in NVM of a client whose log lies in memory.
+pub struct NvmLog {
+    /// The file, for the client.
+    pub fd: OwnedFd,
+    /// Its name.
+    pub path: PathBuf,
+    /// How it is read.
+    pub read: Box<dyn LogReader>,
 }
 
 impl Deref for Client {
@@ -153,6 +171,7 @@ impl Client {
             records: AtomicU64::new(0),
             digested: AtomicU64::new(0),
             hardened: AtomicU64::new(0),
+            buffer_age: Mutex::default(),
             reached: Mutex::default(),
             name,
             tally: Mutex::default(),
@@ -165,9 +184,23 @@ impl Client {
         self.transport == Transport::InProcess
     }
 
-    /// Where logs lie in memory: records before this survive a power cut.
+    /// Where logs lie in memory and are staged: records before this survive a power cut.
     pub fn hardened(&self) -> u64 {
         self.hardened.load(Ordering::Acquire)
+    }
+
+    /// Records before this survive a power cut, as a buffered client says that it has copied them, or because the volume has
+    /// them; of others whose log lies in NVM all that is published.
+    pub fn copied(&self) -> u64 {
+        let published = self.published().pos().0;
+        match self.nvm_log {
+            Some(_) => self
+                .client_page
+                .copied()
+                .max(self.digested())
+                .min(published),
+            None => published,
+        }
     }
 
     /// Records before `pos` survive a power cut now. The position never goes back.
@@ -185,12 +218,21 @@ impl Client {
 
     /// What it has written so far.
     pub fn written(&self) -> Written {
-        let tally = *self.tally.lock();
         let backlog = match self.leaving.load(Ordering::Acquire) {
             true => 0,
             false => self.backlog(),
         };
-        tally.written(backlog)
+        self.tally(backlog).written(backlog)
+    }
+
+    /// Its account, with `backlog` bytes of log that are not digested yet.
+    pub fn tally(&self, backlog: u64) -> Tally {
+        let mut tally = *self.tally.lock();
+        if self.nvm_log.is_some() {
+            let logged = tally.logged + backlog;
+            tally.in_memory = logged.saturating_sub(self.client_page.copied_bytes());
+        }
+        tally
     }
 }
 

@@ -20,11 +20,12 @@ use shale_clients::credentials::Credentials;
 use shale_clients::log_reader::FdLogReader;
 use shale_coherence::digest_stop::DigestStop;
 use shale_coherence::lease_manager::LeaseManager;
-use shale_format::LogPos;
 use shale_format::limits::{BLOCK_BYTES, LOG_BYTES_MAX, LOG_BYTES_MIN, LOG_SLOTS};
 use shale_format::log::{LOG_MAGIC, LogHeader, LogSlot, RING_AT, file_name, slot_state};
-use shale_nvm::{Access, Map, Path as CountPath, Piece};
+use shale_format::{Durability, LogPos};
+use shale_nvm::{Access, Map, MapOptions, Path as CountPath, Piece};
 use shale_oplog::{Log, LogReader};
+use shale_pool::buffer_dir::make_private_dir;
 use shale_pool::nvm_dir::remove;
 use shale_pool::random::random;
 use shale_proto::PeerIdentity;
@@ -84,6 +85,8 @@ pub(crate) struct Settings {
     pub(crate) trusted_uids: Vec<u32>,
     /// Bytes of the logs of other processes, if the volume file says.
     pub(crate) client_log_bytes: Option<u64>,
+    /// Directory in memory of the logs of buffered clients; `None`: logs lie in memory in any case, and are staged.
+    pub(crate) buffer_dir: Option<PathBuf>,
     /// Where logs lie in memory and are staged: most bytes of a ring, of which a batch takes any transaction.
     pub(crate) staged_ring_bytes_max: Option<u64>,
     /// See [`crate::DaemonConfig::log_map`].
@@ -114,8 +117,10 @@ pub(crate) struct Parts {
 pub(crate) struct AttachService {
     parts: Parts,
     settings: Settings,
-    /// A log file that is ready.
+    /// A log file that is ready, in the directory of the memory tier.
     pub(crate) spare: LogPool,
+    /// The same in memory, for buffered clients.
+    pub(crate) spare_in_memory: LogPool,
     /// Serialises what is done with log slots and their files.
     table: Mutex<()>,
     /// No client but the front end is served, for good.
@@ -128,6 +133,7 @@ impl AttachService {
             parts,
             settings,
             spare: LogPool::default(),
+            spare_in_memory: LogPool::default(),
             table: Mutex::default(),
             down: AtomicBool::new(false),
         }
@@ -170,7 +176,7 @@ impl AttachService {
         &self,
         requester: &Requester,
         version: u32,
-        log_bytes: u64,
+        (log_bytes, durability): (u64, u8),
     ) -> std::result::Result<Arc<Client>, Refusal> {
         self.may_attach(requester)?;
         if version != PROTO_VERSION {
@@ -181,7 +187,8 @@ impl AttachService {
                 ),
             ));
         }
-        self.make_client(requester, log_bytes).map_err(|e| {
+        let policy = self.policy(durability)?;
+        self.make_client(requester, log_bytes, policy).map_err(|e| {
             let errno = match &e {
                 DaemonError::NoSlot { .. } => libc::EUSERS,
                 DaemonError::Closing => libc::ESHUTDOWN,
@@ -192,21 +199,60 @@ impl AttachService {
         })
     }
 
-    /// Makes the log file of a slot, with all its space.
+    /// The policy of a client that asks for the one with this number; 0: for the volume's. With NVM `ordered` is `strict`, which is as
+    /// fast.
+    fn policy(&self, asked: u8) -> std::result::Result<Durability, Refusal> {
+        let policy = match asked {
+            0 => Some(self.parts.volume.superblock().policy()),
+            n => Durability::from_number(n),
+        };
+        match policy {
+            Some(Durability::Ordered) if self.settings.buffer_dir.is_some() => {
+                Ok(Durability::Strict)
+            }
+            Some(policy) => Ok(policy),
+            None => Err((
+                libc::EINVAL,
+                format!("{asked} is the number of no durability policy"),
+            )),
+        }
+    }
+
+    /// Makes the log of a client, and of a buffered one the log in NVM beside it. The header of each is durable when it returns.
+    fn make_logs(&self, new: &NewLog, policy: Durability) -> Result<(Made, Option<Made>)> {
+        let in_nvm = (self.settings.log_map)(new.slot).path(CountPath::Log);
+        let nvm = (&*self.parts.nvm_dir, &self.spare, in_nvm);
+        match (&self.settings.buffer_dir, policy) {
+            (Some(dir), Durability::Buffered) => {
+                make_private_dir(dir)?;
+                let in_memory = MapOptions::new().path(CountPath::Log).volatile();
+                // The log that counts after a kill is there before the one that counts after a power cut.
+                let log = self.make_log(new, (dir, &self.spare_in_memory, in_memory))?;
+                Ok((log, Some(self.make_log(new, nvm)?)))
+            }
+            _ => Ok((self.make_log(new, nvm)?, None)),
+        }
+    }
+
+    /// Makes one log file of a slot in `dir`, with all its space.
     fn make_log(
         &self,
-        transport: Transport,
-        slot: u32,
-        uid: u32,
-        (salt, start): (u64, LogPos),
-        ring_bytes: u64,
-    ) -> Result<(Arc<Map>, PathBuf)> {
-        let path = self.parts.nvm_dir.join(file_name(slot));
-        let options = (self.settings.log_map)(slot).path(CountPath::Log);
+        new: &NewLog,
+        (dir, spare, options): (&Path, &LogPool, MapOptions),
+    ) -> Result<Made> {
+        let &NewLog {
+            transport,
+            slot,
+            uid,
+            salt,
+            start,
+            ring_bytes,
+        } = new;
+        let path = dir.join(file_name(slot));
         let bytes = RING_AT + ring_bytes as usize;
         let ready = match transport {
             Transport::InProcess => None,
-            Transport::Socket => self.spare.take(&path, bytes)?,
+            Transport::Socket => spare.take(&path, bytes)?,
         };
         let map = Arc::new(match ready {
             Some(fd) => options.open(vec![Piece { fd, bytes }], Access::ReadWrite)?,
@@ -234,7 +280,7 @@ impl AttachService {
         };
         Log::create_at(map.clone(), header, start)?;
         failpoints::reach("attach-log");
-        Ok((map, path))
+        Ok(Made { map, path })
     }
 
     /// Whether a test has put a log's file in its place.
@@ -283,7 +329,12 @@ impl AttachService {
         }
     }
 
-    fn make_client(&self, requester: &Requester, log_bytes: u64) -> Result<Arc<Client>> {
+    fn make_client(
+        &self,
+        requester: &Requester,
+        log_bytes: u64,
+        policy: Durability,
+    ) -> Result<Arc<Client>> {
         let _one_at_a_time = self.table.lock();
         if self.parts.clients.is_closing() {
             return Err(DaemonError::Closing);
@@ -318,9 +369,19 @@ impl AttachService {
         if mutants::is_on("slot-before-log") {
             self.set_slot(slot, &live)?;
         }
-        let (log, log_path) =
-            self.make_log(requester.transport, slot, uid, (salt, start), ring_bytes)?;
-        let (log_fd, read) = ends_of(&log, &log_path, requester.transport)?;
+        let new = NewLog {
+            transport: requester.transport,
+            slot,
+            uid,
+            salt,
+            start,
+            ring_bytes,
+        };
+        let (log, nvm_log) = self.make_logs(&new, policy)?;
+        let (log_fd, read) = ends_of(&log, requester.transport)?;
+        let nvm_log = nvm_log
+            .map(|made| made.into_nvm_log(requester.transport))
+            .transpose()?;
         let own_uid = rustix::process::geteuid().as_raw();
         let client = Arc::new(Client::new(client::Attached {
             id: self.parts.clients.take_number(),
@@ -334,7 +395,9 @@ impl AttachService {
                 && (requester.transport == Transport::InProcess || uid == own_uid),
             log: read,
             log_fd,
-            log_path,
+            log_path: log.path,
+            policy,
+            nvm_log,
             salt,
             ring_bytes,
             connection,
@@ -386,9 +449,12 @@ impl AttachService {
         if client.transport == Transport::Socket {
             tracing::info!(client = client.id, pid = client.pid, "client left");
         }
-        match self.free_log(client.slot, &client.log_path) {
+        match self.free_log(client.slot) {
             Ok(()) if client.transport == Transport::Socket => {
-                shale_recovery::empty_log(client.log_fd.as_fd(), client.ring_bytes);
+                let nvm_log = client.nvm_log.iter().map(|log| &log.fd);
+                for fd in nvm_log.chain([&client.log_fd]) {
+                    shale_recovery::empty_log(fd.as_fd(), client.ring_bytes);
+                }
             }
             Ok(()) => {}
             // Everything is in the volume; the next start frees the slot.
@@ -397,13 +463,16 @@ impl AttachService {
         digested
     }
 
-    /// Frees a slot of the log table, then removes its file. Nobody may attach in
-    /// between: the file of a new client in that slot has the same name.
-    pub(crate) fn free_log(&self, slot: u32, path: &Path) -> Result<()> {
+    /// Frees a slot of the log table, then removes its files. Nobody may attach in
+    /// between: the files of a new client in that slot have the same names.
+    pub(crate) fn free_log(&self, slot: u32) -> Result<()> {
         let _nobody_attaches = self.table.lock();
         self.set_slot(slot, &zerocopy::FromZeros::new_zeroed())?;
         failpoints::reach("log-freed");
-        Ok(remove(path)?)
+        if let Some(dir) = &self.settings.buffer_dir {
+            remove(&dir.join(file_name(slot)))?;
+        }
+        Ok(remove(&self.parts.nvm_dir.join(file_name(slot)))?)
     }
 
     /// Sets a slot of the log table, durably.
@@ -420,21 +489,47 @@ fn ring(bytes: u64) -> u64 {
     bytes.clamp(LOG_BYTES_MIN, LOG_BYTES_MAX) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64
 }
 
-/// The file of a log, for its client, and how the daemon reads it.
-fn ends_of(log: &Map, path: &Path, transport: Transport) -> Result<(OwnedFd, Box<dyn LogReader>)> {
-    let duplicate = || {
-        let first = log.fds().next().ok_or(rustix::io::Errno::BADF);
+/// What a new log is to be.
+struct NewLog {
+    transport: Transport,
+    slot: u32,
+    uid: u32,
+    salt: u64,
+    start: LogPos,
+    ring_bytes: u64,
+}
+
+/// The file of a log that was just made.
+struct Made {
+    map: Arc<Map>,
+    path: PathBuf,
+}
+
+impl Made {
+    fn into_nvm_log(self, transport: Transport) -> Result<client::NvmLog> {
+        let (fd, read) = ends_of(&self, transport)?;
+        let path = self.path;
+        Ok(client::NvmLog { fd, path, read })
+    }
+
+    fn descriptor(&self) -> Result<OwnedFd> {
+        let first = self.map.fds().next().ok_or(rustix::io::Errno::BADF);
         let fd = failpoints::io()
             .and(first)
             .and_then(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0));
-        fd.map_err(|e| DaemonError::file(path, "duplicate its descriptor", e))
-    };
+        fd.map_err(|e| DaemonError::file(&self.path, "duplicate its descriptor", e))
+    }
+}
+
+/// The file of a log, for its client, and how the daemon reads it.
+fn ends_of(log: &Made, transport: Transport) -> Result<(OwnedFd, Box<dyn LogReader>)> {
+    let map = &log.map;
     let read: Box<dyn LogReader> = match transport {
-        Transport::InProcess => Box::new(log.on(CountPath::Log).clone()),
+        Transport::InProcess => Box::new(map.on(CountPath::Log).clone()),
         // Nothing of this process may be mapped from a file that somebody can cut short.
-        Transport::Socket => Box::new(FdLogReader::of(duplicate()?, log.bytes())),
+        Transport::Socket => Box::new(FdLogReader::of(log.descriptor()?, map.bytes())),
     };
-    Ok((duplicate()?, read))
+    Ok((log.descriptor()?, read))
 }
 
 #[cfg(test)]
@@ -479,6 +574,7 @@ mod tests {
             let attach = Request::Attach {
                 version,
                 log_bytes: 0,
+                durability: 0,
             };
             let status = connection.handle(Request::Status).0;
             (connection.handle(attach).0, status)

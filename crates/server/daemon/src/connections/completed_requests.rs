@@ -46,8 +46,8 @@ impl RequestsOfLastDaemon {
             kept.recent.forget();
             std::mem::take(&mut kept.logs)
         };
-        for (slot, path) in logs {
-            if let Err(e) = self.attach.free_log(slot, &path) {
+        for slot in logs {
+            if let Err(e) = self.attach.free_log(slot) {
                 tracing::error!(slot, "cannot free a log that is not needed any more: {e}");
             }
         }

@@ -21,6 +21,7 @@ use shale_proto::message::{
 use shale_proto::{Handler, LeaseMode, LeaseRequestMode, Reply, Request};
 use shale_volume::{Run, VolumeError};
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -111,7 +112,11 @@ impl Connection {
     fn answer(&self, request: Request) -> Result<Answer, Refusal> {
         let plain = |reply| Ok((reply, Vec::new()));
         match request {
-            Request::Attach { version, log_bytes } => return self.attach(version, log_bytes),
+            Request::Attach {
+                version,
+                log_bytes,
+                durability,
+            } => return self.attach(version, (log_bytes, durability)),
             Request::Space => {
                 self.services.attach.may_attach(&self.requester)?;
                 return plain(Reply::Space(self.services.space.statfs()));
@@ -205,7 +210,7 @@ impl Connection {
         Ok(client)
     }
 
-    fn attach(&self, version: u32, log_bytes: u64) -> Result<Answer, Refusal> {
+    fn attach(&self, version: u32, wanted: (u64, u8)) -> Result<Answer, Refusal> {
         let mut slot = self.client.lock();
         if slot.is_some() {
             return Err((
@@ -216,9 +221,8 @@ impl Connection {
         let client = self
             .services
             .attach
-            .attach(&self.requester, version, log_bytes)?;
+            .attach(&self.requester, version, wanted)?;
         let fds = self.descriptors(&client);
-        let superblock = self.services.volume.superblock();
         let attached = Attached {
             client: client.id,
             slot: client.slot,
@@ -226,7 +230,8 @@ impl Connection {
             segments: self.services.map.pieces().len() as u32,
             nvm_bytes: self.services.map.bytes() as u64,
             may_steal: client.may_steal,
-            durability: superblock.durability,
+            durability: client.policy as u8,
+            buffered: client.nvm_log.is_some(),
             staged: self.services.is_staged(),
             nvm_model: self
                 .services
@@ -242,13 +247,19 @@ impl Connection {
     }
 
     fn descriptors(&self, client: &Client) -> Result<Vec<OwnedFd>, DaemonError> {
-        let log = rustix::io::fcntl_dupfd_cloexec(&client.log_fd, 0)
-            .map_err(|e| DaemonError::file(&client.log_path, "duplicate its descriptor", e))?;
-        Ok(vec![
-            log,
+        let copy = |fd: &OwnedFd, path: &Path| {
+            rustix::io::fcntl_dupfd_cloexec(fd, 0)
+                .map_err(|e| DaemonError::file(path, "duplicate its descriptor", e))
+        };
+        let mut fds = vec![
+            copy(&client.log_fd, &client.log_path)?,
             client.daemon_page.read_only_fd()?,
             client.client_page.fd()?,
-        ])
+        ];
+        if let Some(log) = &client.nvm_log {
+            fds.push(copy(&log.fd, &log.path)?);
+        }
+        Ok(fds)
     }
 
     fn segments(&self, first: u32) -> Result<Answer, Refusal> {

@@ -29,17 +29,18 @@ pub(crate) struct RecordValidator<'a> {
     leases: &'a LeaseManager,
     direct_placement: Option<DirectPlacement>,
     hardener: Option<&'a Hardener>,
+    survive: bool,
 }
 
 impl<'a> RecordValidator<'a> {
     /// `direct_placement`: what goes below NVM at once, `None`: nothing; the caller holds the migration lock. `hardener`: has records
-    /// hardened with what was placed there; `None`: they are.
+    /// hardened with what was placed there; `None`: they are. `survive`: the chunk's records do.
     pub(crate) fn new(
         client: &'a Arc<Client>,
         credits: &'a SpaceCredits,
         leases: &'a LeaseManager,
         direct_placement: Option<DirectPlacement>,
-        hardener: Option<&'a Hardener>,
+        (hardener, survive): (Option<&'a Hardener>, bool),
     ) -> Self {
         Self {
             client,
@@ -47,6 +48,7 @@ impl<'a> RecordValidator<'a> {
             leases,
             direct_placement,
             hardener,
+            survive,
         }
     }
 }
@@ -77,6 +79,10 @@ impl AccessPolicy for RecordValidator<'_> {
 
     fn granted_blocks(&self, run: Run) -> bool {
         self.client.may_steal && self.client.grants.lock().blocks.contains(run)
+    }
+
+    fn records_survive(&self) -> bool {
+        self.survive
     }
 
     fn credit(&self) -> Option<u64> {

@@ -76,6 +76,7 @@ impl WriteAccounting {
         let below: u64 = done.below.iter().map(|(_, run)| run.len).sum();
         *client.tally.lock() += Tally {
             logged: done.stats.bytes_logged,
+            in_memory: 0,
             stolen: (done.stats.blocks_linked + unused) * BLOCK,
             copied: (done.stats.blocks_written - below) * BLOCK + done.stats.bytes_stored,
             moved: [0; 3],
@@ -107,7 +108,8 @@ impl WriteAccounting {
     /// Takes a client out of the list, and its account over.
     pub(crate) fn remove(&self, client: &Client) {
         self.clients.remove(client, || {
-            *self.others.lock() += std::mem::take(&mut *client.tally.lock());
+            *self.others.lock() += client.tally(0);
+            *client.tally.lock() = Tally::default();
         });
     }
 

@@ -9,6 +9,7 @@ mod rates;
 pub(crate) mod tiers;
 
 use crate::connections::limits::Limits;
+use crate::digest_scheduler::write_back::BufferStatus;
 use crate::hardening::checkpointer::StagedStatus;
 use crate::rate_sampler::RateStatus;
 use crate::services::Services;
@@ -105,6 +106,8 @@ pub struct Status {
     pub mount_requests: BTreeMap<&'static str, u64>,
     /// Staging area and checkpoints; none: the volume has NVM.
     pub staged: Option<StagedStatus>,
+    /// The write buffer of buffered clients on a volume with NVM; none: there is none.
+    pub buffer: Option<BufferStatus>,
     /// What the last start recovered.
     pub recovery: RecoveryReport,
 }
@@ -150,6 +153,8 @@ pub struct SpaceStatus {
 /// One client.
 #[derive(Clone, Debug, Serialize)]
 pub struct ClientStatus {
+    /// Name of its durability policy.
+    pub durability: &'static str,
     /// Its number.
     pub client: u32,
     /// Its slot in the log table.
@@ -368,6 +373,7 @@ impl<'s> Observer<'s> {
             mount_requests: self.mount_requests(),
             shut_down: self.of.attach.is_shut_down(),
             staged: self.of.digests.staged_status(),
+            buffer: self.of.digests.buffer_status(),
             recovery: self.of.recovery.clone(),
         }
     }
@@ -430,11 +436,12 @@ impl<'s> Observer<'s> {
             let published = published.pos().0;
             let hardened = match self.of.is_staged() {
                 true => client.hardened(),
-                false => published,
+                false => client.copied(),
             };
             let client_state = client.client_state.lock().clone();
             let granted = client.grants.lock().blocks.blocks();
             ClientStatus {
+                durability: client.policy.name(),
                 client: client.id,
                 slot: client.slot,
                 pid: client.pid,

@@ -132,6 +132,7 @@ impl Hand {
         let ask = Request::Attach {
             version: PROTO_VERSION,
             log_bytes: 0,
+            durability: 0,
         };
         let (reply, fds) = channel.call(ask).unwrap();
         let Reply::Attached(attached) = reply else {

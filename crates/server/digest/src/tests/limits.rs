@@ -239,7 +239,7 @@ fn recovery_ends_before_a_steal_that_did_not_arrive() {
     // The grant is forgotten by a restart; recovery takes the blocks again.
     w.volume().give_back(w.rules.blocks[0]);
     w.volume().take(run).unwrap();
-    let own = OwnLog::new(found.stolen);
+    let own = OwnLog::new(found.stolen, true);
     let (log, all) = (w.source(), LogPos(u64::MAX));
     let done = w
         .digester

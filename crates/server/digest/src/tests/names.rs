@@ -314,7 +314,7 @@ fn a_stale_free_record_does_not_end_a_recovered_log() {
     let strict = w.plan();
     assert!(strict.is_err(), "a live client has no reason to say that");
     let (log, all) = (w.source(), LogPos(u64::MAX));
-    let own = OwnLog::new(Vec::new());
+    let own = OwnLog::new(Vec::new(), true);
     let done = w.digester.chunk(&log, w.at, all, &own, Mode::Recovery);
     let done = done.unwrap();
     assert!(done.refused.is_none() && done.at_end, "{done:?}");

@@ -47,6 +47,7 @@ pub(crate) fn volume_file(
         client_log_bytes,
         migrate_at_percent: None,
         trusted_uids: options.trusted_uids.clone(),
+        buffer_dir: None,
         staged: None,
         nvm: Vec::new(),
         ssd: absolute(ssd)?,

@@ -12,7 +12,7 @@ use crate::host_space::{HostSpace, NvmNeed, check_space, machine_memory, shown};
 use crate::nvm_dir::segment_sizes;
 use crate::random::random;
 use crate::staged::{area, memory_tier, pages};
-use crate::volume_file::{DeviceFile, StagedEntry, VolumeFile, uuid_text};
+use crate::volume_file::{DeviceFile, SHARED_MEMORY, StagedEntry, VolumeFile, shared_memory_dir};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use shale_block::{BlockError, BlockFile, TierDevice, Unit};
@@ -21,19 +21,12 @@ use shale_nvm::MapOptions;
 use shale_persist::Domain;
 use shale_persist::staged::{AreaLayout, StagedArea};
 use shale_sys::Clock;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// Where memory tiers are.
-const SHARED_MEMORY: &str = "/dev/shm";
 /// Largest unit of a medium that an area is aligned to.
 const ALIGN_MAX: u64 = 16 << 20;
-
-/// The directory of the memory tier of a volume.
-fn memory_dir(uuid: &[u8; 16]) -> PathBuf {
-    Path::new(SHARED_MEMORY).join(format!("shale-{}", uuid_text(uuid)))
-}
 
 /// Where the area is to be, and what is left of its device for the tier.
 struct Plan {
@@ -60,7 +53,7 @@ pub(crate) fn make(options: &MakeOptions, clock: &dyn Clock) -> Result<Made> {
     let need = NvmNeed::new(memory_bytes, logs.0, logs.1.unwrap_or(logs.0)).staged();
     let uuid = random()?;
     if !options.force {
-        let dir = memory_dir(&uuid);
+        let dir = shared_memory_dir(&uuid);
         check_space((&dir, shared), &need, options.lower.tiers())?;
     }
     let mut begun = Begun::default();
@@ -72,7 +65,7 @@ pub(crate) fn make(options: &MakeOptions, clock: &dyn Clock) -> Result<Made> {
     let devices = NewDevices::open(&plan.lower, options.force)?;
     let device = plan.open_in(&devices)?;
     // What an older volume there has in shared memory is destroyed with it.
-    let old = label_of(&*device)?.map(|label| memory_dir(&label.volume));
+    let old = label_of(&*device)?.map(|label| shared_memory_dir(&label.volume));
     let made = make_in(options, &plan, (uuid, logs), (&devices, device), clock);
     if made.is_err() {
         devices.wipe();
@@ -243,7 +236,7 @@ fn make_in(
 ) -> Result<(VolumeFile, bool)> {
     let mut file = contents::volume_file(options, &uuid, logs, devices)?;
     let entry = StagedEntry {
-        memory_dir: memory_dir(&uuid),
+        memory_dir: shared_memory_dir(&uuid),
         memory_bytes: plan.layout.memory_bytes,
         device: file.ssd[plan.nth].path.clone(),
         at_byte: plan.at_byte,

@@ -1,6 +1,7 @@
 //! The directory of a memory tier: found after its daemon was killed, or made from the area, and removed.
 
 use super::area::{AreaDevice, entry_of, failed, open_area};
+use crate::buffer_dir::make_private_dir;
 use crate::error::{PoolError, Result};
 use crate::host_space::{HostSpace, free_memory, log_file_bytes, shown, taken_bytes};
 use crate::labels;
@@ -11,14 +12,12 @@ use shale_nvm::{Map, MapOptions, Path as CountPath};
 use shale_persist::staged::{Checkpoint, StagedArea};
 use shale_volume::View;
 use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
 /// A file that says that the memory tier beside it is not whole: it is being made, or removed.
 const MARKER: &str = "restoring";
-/// Mode of the directory.
-const DIR_MODE: u32 = 0o700;
 /// How often a directory is made again that goes while it is locked.
 const LOCK_TRIES: usize = 100;
 
@@ -138,7 +137,7 @@ pub(crate) fn unlock(dir: &Path, lock: NvmLock) -> Result<()> {
 /// Locks the directory of a memory tier; makes it if it is missing.
 pub(crate) fn lock_memory(dir: &Path) -> Result<NvmLock> {
     for _ in 0..LOCK_TRIES {
-        make_dir(dir)?;
+        make_private_dir(dir)?;
         match NvmLock::take(dir) {
             Ok(lock) if lock.is_at(&lock_path(dir)) => return Ok(lock),
             // It went while it was locked: an unmount ended.
@@ -149,47 +148,6 @@ pub(crate) fn lock_memory(dir: &Path) -> Result<NvmLock> {
     }
     let gone = std::io::Error::from(ErrorKind::NotFound);
     Err(PoolError::file(dir, "lock it", gone))
-}
-
-/// Makes the directory, or looks whether it is one that nobody else can have put files into.
-fn make_dir(dir: &Path) -> Result<()> {
-    match std::fs::DirBuilder::new().mode(DIR_MODE).create(dir) {
-        Ok(()) => return Ok(()),
-        Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
-        Err(e) if e.kind() == ErrorKind::NotFound => {
-            let parent = dir.parent().unwrap_or(Path::new("/"));
-            let why = format!(
-                "{} is missing, in which the memory tier is made: is shared memory mounted there?",
-                parent.display()
-            );
-            return Err(unfit(dir, why));
-        }
-        Err(e) => return Err(PoolError::file(dir, "make it", e)),
-    }
-    let found = match dir.symlink_metadata() {
-        Ok(found) => found,
-        // It goes at this moment: the lock will tell.
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(e) => return Err(PoolError::file(dir, "look at it", e)),
-    };
-    let own = rustix::process::geteuid().as_raw();
-    let shown = dir.display();
-    if !found.is_dir() {
-        return Err(unfit(dir, format!("it is no directory: rm {shown}")));
-    }
-    if found.uid() != own {
-        let why = format!(
-            "it belongs to user {}, who could change every file of the volume: mount as that user, or rm -r {shown}",
-            found.uid()
-        );
-        return Err(unfit(dir, why));
-    }
-    if found.mode() & 0o7777 != DIR_MODE {
-        let mode = std::fs::Permissions::from_mode(DIR_MODE);
-        let closed = std::fs::set_permissions(dir, mode);
-        closed.map_err(|e| PoolError::file(dir, "close it to other users", e))?;
-    }
-    Ok(())
 }
 
 /// Why the memory tier that is there is none to go on with; `None`: it is. `starts`: how often the volume was started, as the device of

@@ -41,7 +41,7 @@ pub struct VolumeFile {
     pub name: String,
     /// Identity of the volume: 32 hexadecimal digits, hyphens allowed.
     pub uuid: String,
-    /// Name of a [`Durability`]: on NVM `strict`; of a volume without NVM any.
+    /// Name of a [`Durability`]: on NVM `strict` or `buffered`; of a volume without NVM any.
     pub durability: String,
     /// Bytes of the update log of the mount, and of each other client unless `client_log_bytes` says
     /// otherwise.
@@ -58,6 +58,10 @@ pub struct VolumeFile {
     /// from the next mount on; none unless said.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trusted_uids: Vec<u32>,
+    /// Directory of the update logs of buffered clients of a volume with NVM, on a file system in memory; none: one in `/dev/shm` that
+    /// is named by the volume's identity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub buffer_dir: Option<PathBuf>,
     /// What a volume without NVM has in its place; none: it has NVM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub staged: Option<StagedEntry>,
@@ -119,6 +123,9 @@ impl VolumeFile {
             if let Some(staged) = &mut file.staged {
                 staged.memory_dir = base.join(&staged.memory_dir);
                 staged.device = base.join(&staged.device);
+            }
+            if let Some(dir) = &mut file.buffer_dir {
+                *dir = base.join(&dir);
             }
             for device in file.ssd.iter_mut().chain(&mut file.hdd) {
                 device.path = base.join(&device.path);
@@ -215,15 +222,14 @@ impl VolumeFile {
             return wrong_key("uuid", "expected 32 hexadecimal digits");
         }
         match self.durability.parse::<Durability>() {
-            Ok(Durability::Strict) => {}
+            Ok(Durability::Strict | Durability::Buffered) => {}
             // What it has in place of NVM is checked below.
             Ok(_) if self.is_staged() || self.nvm.is_empty() => {}
-            Ok(policy) => {
-                let why = format!(
-                    "'{}' is not implemented yet on NVM; accepted: \"strict\"",
-                    policy.name()
+            Ok(Durability::Ordered) => {
+                return wrong_key(
+                    "durability",
+                    "'ordered' is for volumes without NVM; with NVM \"strict\" is as fast and promises more",
                 );
-                return wrong_key("durability", why);
             }
             Err(why) => return wrong_key("durability", why),
         }
@@ -303,6 +309,12 @@ impl VolumeFile {
         nvm.or(memory).map_or(Path::new(""), |dir| dir)
     }
 
+    /// Directory in memory of the update logs of buffered clients: there while they are, and after their daemon was killed.
+    pub fn buffer_dir(&self) -> PathBuf {
+        let usual = || shared_memory_dir(&self.uuid_bytes());
+        self.buffer_dir.clone().unwrap_or_else(usual)
+    }
+
     /// Bytes of the memory tier: of NVM, or of the segments in shared memory.
     pub fn nvm_bytes(&self) -> u64 {
         let nvm = self.nvm.first().map(|n| n.size_bytes);
@@ -338,6 +350,14 @@ impl VolumeFile {
             ),
         })
     }
+}
+
+/// Where shared memory is.
+pub(crate) const SHARED_MEMORY: &str = "/dev/shm";
+
+/// The usual directory of what a volume has in shared memory.
+pub(crate) fn shared_memory_dir(uuid: &[u8; 16]) -> PathBuf {
+    Path::new(SHARED_MEMORY).join(format!("shale-{}", uuid_text(uuid)))
 }
 
 /// An identity as people read it.

@@ -13,6 +13,7 @@ fn sample(dir: &Path) -> VolumeFile {
         client_log_bytes: None,
         migrate_at_percent: None,
         trusted_uids: Vec::new(),
+        buffer_dir: None,
         staged: None,
         nvm: vec![NvmEntry::new(dir.to_path_buf(), NVM_BYTES_MIN)],
         ssd: vec![],
@@ -196,12 +197,7 @@ fn every_mistake_names_file_and_key() {
     for (from, to, key, word) in [
         ("format = 1", "format = 2\nnew_key = 1", "format", "newer"),
         ("\"strict\"", "\"sloppy\"", "durability", "sloppy"),
-        (
-            "\"strict\"",
-            "\"buffered\"",
-            "durability",
-            "not implemented yet",
-        ),
+        ("\"strict\"", "\"ordered\"", "durability", "as fast"),
         ("\"v\"", "\"\\u001b[31mv\"", "name", "control character"),
         (
             "log_bytes = 16777216",

@@ -154,7 +154,11 @@ struct Shown {
 }
 
 fn open(file: &VolumeFile, number: u32, slot: &LogSlot) -> Result<Shown> {
-    let path = file.nvm_dir().join(file_name(number));
+    // Of a buffered client the log in memory has more than the one in NVM.
+    let in_memory = (!file.is_staged()).then(|| file.buffer_dir().join(file_name(number)));
+    let path = in_memory
+        .filter(|path| path.is_file())
+        .unwrap_or_else(|| file.nvm_dir().join(file_name(number)));
     let map = MapOptions::new()
         .path(CountPath::Log)
         .open_files(&[&path], Access::ReadOnly)

@@ -84,8 +84,9 @@ pub struct Args {
     /// Make a tier as slow as a model of a medium: nvm with strata, hinfs or hinfs-NS, ssd and hdd with flash or disk
     #[arg(long, value_name = "TIER=MODEL", value_parser = parse_model)]
     model: Vec<(TierId, String)>,
-    /// When a write is durable: strict (when the call returns), buffered (when fsync returns, or seconds later), ordered (within a second, in
-    /// the order of the calls; fsync does not wait). With NVM only strict [default: strict with NVM, buffered without]
+    /// When a write is durable: strict (when the call returns), buffered (when fsync returns, or by itself within seconds, with NVM
+    /// within a minute), ordered (within a second, in the order of the calls; fsync does not wait; only without NVM) [default: strict
+    /// with NVM, buffered without]
     #[arg(long, value_name = "POLICY")]
     durability: Option<String>,
     /// Size of each client's update log [default: 256M for the mount, 64M for each process under
@@ -226,12 +227,10 @@ fn durability(word: Option<&str>, has_nvm: bool) -> Result<Durability> {
     };
     let policy = word.map_or(Ok(default), str::parse);
     match policy.map_err(|why: String| Failure::usage(format!("--durability: {why}")))? {
-        policy if has_nvm && policy != Durability::Strict => {
-            let text = format!(
-                "--durability {}: on NVM this version makes strict volumes only",
-                policy.name()
-            );
-            Err(Failure::usage(text).advise("leave it out: strict promises more"))
+        Durability::Ordered if has_nvm => {
+            let text = "--durability ordered: it is for volumes without NVM";
+            Err(Failure::usage(text)
+                .advise("leave it out: with NVM strict is as fast, and promises more"))
         }
         policy => Ok(policy),
     }
@@ -247,6 +246,9 @@ fn lost_by_power_cut(domain: Domain, is_memory: bool, policy: Durability) -> &'s
             "a power cut loses the volume, or leaves it damaged: this is no NVM"
         }
         (_, Durability::Strict) => "a power cut loses nothing that a call has returned from",
+        (Domain::Dax, Durability::Buffered) => {
+            "a power cut may lose the last half minute of what was not followed by fsync"
+        }
         (_, Durability::Buffered) => {
             "a power cut may lose the last seconds of what was not followed by fsync"
         }
@@ -388,6 +390,12 @@ fn print(args: &Args, made: &Made) {
             say!("  nvm is      {is}{}", as_slow_as(model));
         }
     }
+    if made.file.durability == Durability::Buffered.name() && !made.file.is_staged() {
+        say!(
+            "  buffer      the same logs once more in memory, in {} while it is mounted",
+            made.file.buffer_dir().display()
+        );
+    }
     let (mount, other) = (made.file.log_bytes, made.file.client_log_bytes);
     match other.filter(|&other| other != mount) {
         None => say!("  update log  {} for each client", size::show(mount)),
@@ -457,10 +465,12 @@ mod tests {
         ] {
             assert_eq!(policy(word, false).unwrap(), expected);
             match expected {
-                Durability::Strict => assert_eq!(policy(word, true).unwrap(), expected),
-                _ => {
+                Durability::Strict | Durability::Buffered => {
+                    assert_eq!(policy(word, true).unwrap(), expected);
+                }
+                Durability::Ordered => {
                     let refused = policy(word, true).unwrap_err().to_string();
-                    let named = refused.contains(word) && refused.contains("strict volumes only");
+                    let named = refused.contains(word) && refused.contains("without NVM");
                     assert!(named, "{refused}");
                 }
             }

@@ -33,12 +33,14 @@ SHALE_PRELOAD=FILE is the library, SHALE_LOG_BYTES=64M the size of each process'
 log_bytes of its volume, SHALE_WARM_US=N how many microseconds a file's calls take on the mount before it is \
 served in the process (5000; four times that before a process becomes a client, since that takes some \
 milliseconds), SHALE_WARM_CALLS=N instead of it how many calls a process leaves to the mount before all its \
-files are served (0: none), SHALE_PROTECT=off is --protect off, SHALE_BYPASS=PROGRAM:PROGRAM is --bypass of each.";
+files are served (0: none), SHALE_DURABILITY=buffered is --durability buffered, SHALE_PROTECT=off is --protect off, SHALE_BYPASS=PROGRAM:PROGRAM is --bypass of each.";
 
 /// File name of the library.
 const LIBRARY: &str = "libshale_preload.so";
 /// Variable with the programs in which nothing is served.
 const BYPASS: &str = "SHALE_BYPASS";
+/// Variable with the durability policy of the command.
+const DURABILITY: &str = "SHALE_DURABILITY";
 /// Exit codes of a command that did not run, as shells and `env` have them.
 const NOT_RUNNABLE: i32 = 126;
 const NOT_FOUND: i32 = 127;
@@ -51,8 +53,9 @@ pub struct Args {
     /// and why it was left to the kernel; with FILE, add a line of JSON for each process to it
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     report: Option<Option<PathBuf>>,
-    /// When the command's writes are durable: with strict, when the call returns
-    #[arg(long, value_name = "POLICY", value_parser = ["strict"])]
+    /// When the command's writes are durable: with strict when the call returns, with buffered at fsync or within a minute by
+    /// itself, with ordered in their order within a second (with NVM it is strict, which is as fast) [default: as the volume]
+    #[arg(long, value_name = "POLICY", value_parser = ["strict", "buffered", "ordered"])]
     durability: Option<String>,
     /// Whether stray stores of the command are kept off what the library writes, by
     /// protection keys where the processor has them; costs each call some 24 ns [default: on]
@@ -73,6 +76,10 @@ fn check_settings() -> Result<()> {
     if let Ok(text) = std::env::var("SHALE_LOG_BYTES") {
         size::parse(&text).map_err(|why| Failure::usage(format!("SHALE_LOG_BYTES: {why}")))?;
     }
+    if let Ok(text) = std::env::var(DURABILITY) {
+        let policy = text.parse::<shale_format::Durability>();
+        policy.map_err(|why| Failure::usage(format!("{DURABILITY}: {why}")))?;
+    }
     Ok(())
 }
 
@@ -89,6 +96,9 @@ pub fn run(args: &Args) -> Result<()> {
         "LD_PRELOAD",
         preload(&library, std::env::var_os("LD_PRELOAD")),
     );
+    if let Some(policy) = &args.durability {
+        command.env(DURABILITY, policy);
+    }
     if let Some(whether) = &args.protect {
         command.env("SHALE_PROTECT", whether);
     }

@@ -118,6 +118,9 @@ fn table(status: &Value) -> String {
                 ),
         ),
     }
+    if let Some(buffer) = staging::buffer(status) {
+        line("buffer", buffer);
+    }
     for words in { [staging::commits(status), staging::checkpoints(status)] }
         .into_iter()
         .flatten()

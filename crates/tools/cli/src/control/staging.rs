@@ -34,6 +34,26 @@ pub fn staged(status: &Value) -> Option<String> {
     ))
 }
 
+/// Buffered clients of a volume with NVM: what their logs in memory hold, and what a power cut would lose now.
+pub fn buffer(status: &Value) -> Option<String> {
+    let buffer = status["buffer"].as_object().map(|_| &status["buffer"])?;
+    let lost = match number(buffer, "unhardened_bytes") {
+        0 => "a power cut would lose nothing now".to_owned(),
+        bytes => format!(
+            "a power cut would lose {} now, of {:.0} s",
+            size::show(bytes),
+            seconds(buffer, "unhardened_s")
+        ),
+    };
+    Some(format!(
+        "{} of {}, {}; {lost}; fsync copied {} to NVM",
+        bytes(buffer, "used_bytes"),
+        bytes(buffer, "limit_bytes"),
+        count(number(buffer, "clients"), "client"),
+        bytes(buffer, "copied_bytes"),
+    ))
+}
+
 /// A volume without NVM: its commits.
 pub fn commits(status: &Value) -> Option<String> {
     let staged = status["staged"].as_object().map(|_| &status["staged"])?;
@@ -135,5 +155,12 @@ mod tests {
         assert_eq!(first_tier(&status), "nvm");
         let none = [staged(&status), commits(&status), checkpoints(&status)];
         assert_eq!(none, [None, None, None]);
+        assert_eq!(buffer(&status), None, "nobody is buffered");
+        let status = json!({"buffer": {"clients": 2, "limit_bytes": 320 << 20, "used_bytes": 3 << 20,
+            "unhardened_bytes": 1 << 20, "unhardened_s": 12.4, "copied_bytes": 5 << 10}});
+        assert_eq!(
+            buffer(&status).unwrap(),
+            "3 MiB of 320 MiB, 2 clients; a power cut would lose 1 MiB now, of 12 s; fsync copied 5 KiB to NVM"
+        );
     }
 }

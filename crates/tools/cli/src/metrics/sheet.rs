@@ -135,6 +135,7 @@ pub fn text(status: &Status) -> Result<String, fmt::Error> {
     digest(&mut sheet, status);
     migration(&mut sheet, status);
     staged(&mut sheet, status);
+    buffer(&mut sheet, status);
     clients(&mut sheet, status);
     errors(&mut sheet, status);
     let mut text = String::new();
@@ -301,6 +302,22 @@ fn staged(sheet: &mut Sheet, s: &Status) {
         Counter bytes "checkpoint" "Bytes that checkpoints wrote": one(staged.checkpoint_pages * BLOCK);
         Gauge plain "staging_failed" "1: the staging area fails, and nothing can be hardened any more":
             one(staged.failure.is_some().into());
+    });
+}
+
+fn buffer(sheet: &mut Sheet, s: &Status) {
+    let Some(buffer) = &s.buffer else {
+        return;
+    };
+    export!(sheet {
+        Gauge plain "buffered_clients" "Clients with a log in memory": one(buffer.clients as u64);
+        Gauge bytes "buffer_size" "Size of their logs": one(buffer.limit_bytes);
+        Gauge bytes "buffer_used" "Logged by them, and not in the volume": one(buffer.used_bytes);
+        Gauge bytes "unhardened" "What a power cut would lose now": one(buffer.unhardened_bytes);
+        GaugeSeconds seconds "unhardened_age" "Age of the oldest byte that a power cut would lose now":
+            buffer.unhardened_s;
+        Gauge bytes "buffer_copied" "Bytes that fsync copied to NVM, of clients that are attached":
+            one(buffer.copied_bytes);
     });
 }
 

@@ -174,6 +174,11 @@ impl Volume {
         Self::made(name, bytes, None, &[])
     }
 
+    /// Makes a volume whose clients are buffered.
+    pub fn buffered(name: &str) -> Self {
+        Self::made(name, "96M", None, &["--durability", "buffered"])
+    }
+
     /// Makes a volume that trusts users with mapping it. Everybody may go to its mount point.
     pub fn trusting(name: &str, users: &[&str]) -> Self {
         Self::trusting_with(name, "96M", users)

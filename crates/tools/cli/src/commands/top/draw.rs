@@ -91,6 +91,7 @@ fn activity(status: &Value) -> Vec<String> {
         ("staging", staging::staged(status)),
         ("", staging::commits(status)),
         ("", staging::checkpoints(status)),
+        ("buffer", staging::buffer(status)),
     ] {
         lines.extend(words.map(|words| format!("{name:<10} {words}")));
     }

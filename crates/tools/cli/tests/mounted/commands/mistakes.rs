@@ -242,10 +242,10 @@ const REFUSED: &[Row] = &[
         &["control character (U+001B)", "--label"],
     ),
     row(
-        "a durability that there is not yet",
-        "mkfs D/V.toml --nvm D/nvm:32M --durability buffered",
+        "a durability that only volumes without NVM have",
+        "mkfs D/V.toml --nvm D/nvm:32M --durability ordered",
         2,
-        &["--durability buffered", "strict"],
+        &["--durability ordered", "strict"],
     ),
     row(
         "the volume file is a directory",
@@ -641,13 +641,8 @@ fn damage_names_fsck_and_a_policy_that_is_not_there_is_an_error() {
     }
     let v = Volume::new("damage");
     let text = fs::read_to_string(v.file()).unwrap();
-    fs::write(v.file(), text.replace("\"strict\"", "\"buffered\"")).unwrap();
-    let parts = [
-        "VOLUME.toml",
-        "durability",
-        "not implemented yet",
-        "accepted: \"strict\"",
-    ];
+    fs::write(v.file(), text.replace("\"strict\"", "\"ordered\"")).unwrap();
+    let parts = ["VOLUME.toml", "durability", "without NVM", "\"strict\""];
     expect(&shale(&["mount", v.file(), v.place()]).failed(1), &parts);
     let renamed = text.replace("name = \"VOLUME\"", "name = \"\\u001b[31mred\"");
     assert_ne!(renamed, text);

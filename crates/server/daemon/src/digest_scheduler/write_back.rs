@@ -1,0 +1,103 @@
+//! Write-back of buffered clients on a volume with NVM: digests of what nobody waits for (HiNFS §3.2; DESIGN §10).
+//!
+//! The log in memory of a buffered client is its write buffer, and a digest writes it back: the newest version of each byte, and
+//! nothing of what was overwritten, cut off or removed meanwhile. Logs that fill are digested as any other; a thread looks every
+//! [`WRITE_BACK_EVERY`] for what is older than [`WRITE_BACK_AGE`].
+
+use super::DigestScheduler;
+use crate::hardening::{NotHardened, StopFlag};
+use serde::Serialize;
+use shale_clients::client::Client;
+use shale_sys::mutants;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often write-back looks at logs (HiNFS §3.2).
+const WRITE_BACK_EVERY: Duration = Duration::from_secs(5);
+/// How old what is logged may become before it is written back, where nobody waits for it (HiNFS §3.2).
+const WRITE_BACK_AGE: Duration = Duration::from_secs(30);
+
+/// The write buffer: the logs in memory of buffered clients.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct BufferStatus {
+    /// Buffered clients.
+    pub clients: usize,
+    /// Bytes of their logs.
+    pub limit_bytes: u64,
+    /// Of these, bytes that are not in the volume yet.
+    pub used_bytes: u64,
+    /// Of these, bytes that are not in NVM at all: what a power cut would lose now.
+    pub unhardened_bytes: u64,
+    /// Seconds since somebody first saw the oldest of them.
+    pub unhardened_s: f64,
+    /// Bytes that fsync copied to NVM, of clients that are attached.
+    pub copied_bytes: u64,
+}
+
+impl DigestScheduler {
+    /// How full the write buffer is; `None`: there is no buffered client.
+    pub(crate) fn buffer_status(&self) -> Option<BufferStatus> {
+        let now_ns = self.parts.clock.monotonic_ns();
+        let mut status = BufferStatus::default();
+        for client in self.buffered_clients() {
+            let (published, digested) = (client.published().pos().0, client.digested());
+            let unhardened = published.saturating_sub(client.copied());
+            let age = client.buffer_age.lock().oldest_ns(now_ns, client.copied());
+            status.clients += 1;
+            status.limit_bytes += client.ring_bytes;
+            status.used_bytes += published.saturating_sub(digested);
+            status.unhardened_bytes += unhardened;
+            status.unhardened_s = status.unhardened_s.max(age as f64 / 1e9);
+            status.copied_bytes += client.client_page.copied_bytes();
+        }
+        (status.clients > 0).then_some(status)
+    }
+
+    /// The thread that writes back what is old, until `stop`.
+    pub(crate) fn run_write_back(&self, stop: &StopFlag) {
+        stop.every(WRITE_BACK_EVERY, || self.write_back(WRITE_BACK_AGE));
+    }
+
+    /// Digests of each buffered client what it logged `age` ago and before, as far as looks tell: this is one.
+    pub(crate) fn write_back(&self, age: Duration) {
+        let now_ns = self.parts.clock.monotonic_ns();
+        for client in self.buffered_clients() {
+            let upto = {
+                let mut looks = client.buffer_age.lock();
+                looks.look(now_ns, client.published().pos().0);
+                looks.older_than(now_ns, age.as_nanos() as u64, client.digested())
+            };
+            if let Some(upto) = upto {
+                // The outcome is in the client's fate and in the totals.
+                let _ = self.digest_to(&client, upto);
+            }
+        }
+    }
+
+    /// Returns when what every buffered client has published by now survives a power cut: it has copied that to NVM by itself, or it is
+    /// digested. `asking`: the client that wants to know, if it is one; of another one it does not count what goes wrong with its log.
+    pub(super) fn write_back_all(&self, asking: Option<&Arc<Client>>) -> Result<(), NotHardened> {
+        if mutants::is_on("sync-others-left") {
+            return Ok(());
+        }
+        let logs = self.buffered_clients().into_iter().map(|client| {
+            let published = client.published().pos().0;
+            (client, published)
+        });
+        for (client, published) in logs.collect::<Vec<_>>() {
+            if client.copied() >= published {
+                continue;
+            }
+            let done = self.digest_to(&client, published);
+            if let (Err(stop), true) = (done, asking.is_some_and(|asking| asking.id == client.id)) {
+                return Err(NotHardened::Failed(stop.to_string()));
+            }
+        }
+        Ok(())
+    }
+
+    fn buffered_clients(&self) -> Vec<Arc<Client>> {
+        let clients = self.parts.clients.snapshot().into_iter();
+        clients.filter(|client| client.nvm_log.is_some()).collect()
+    }
+}
