@@ -83,19 +83,20 @@ impl HardenedCopy {
         NotCopying(self.copying.lock())
     }
 
-    /// Returns when every record before `upto` survives a power cut; what is `digested` does already. One fence, and another one where data
+    /// Returns when every record before `upto` survives a power cut; what is `digested` does already: asked while nobody can give its space to new
+    /// records. One fence, and another one where data
     /// of more than [`CHECKSUM_BYTES_MAX`](shale_format::limits::CHECKSUM_BYTES_MAX) bytes is among it, or was written to blocks of the volume. A power cut meanwhile leaves some of the
     /// records, in their order. `blocks`: free ones, for whole blocks of data; none: all is copied. Gives also the blocks that the
     /// copy names now.
     pub fn harden(
         &self,
-        digested: LogPos,
+        digested: impl FnOnce() -> LogPos,
         upto: Published,
         blocks: Option<&dyn FreeBlocks>,
     ) -> (Hardened, Vec<Named>) {
         let upto = upto.pos().0;
         let copying = self.copying.lock();
-        let from = self.hardened().0.max(digested.0);
+        let from = self.hardened().0.max(digested().0);
         let mut named = Vec::new();
         if from < upto {
             named = self.copy(from, upto, blocks);
@@ -301,4 +302,45 @@ fn named_blocks(header: &RecordHeader, blocks: &dyn FreeBlocks) -> Option<Named>
         addr,
         blocks: count,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::append::PublishedWord;
+    use shale_format::log::{LOG_MAGIC, LogHeader, RING_AT};
+
+    /// What was digested is asked while nobody can give the space of records to new ones: a position from before could be one whose bytes are
+    /// those of newer records by now.
+    #[test]
+    fn the_digested_position_is_asked_under_the_lock() {
+        const RING: u64 = 8 << 10;
+        let log = || {
+            let map = Map::anonymous(RING_AT + RING as usize).unwrap();
+            let header = LogHeader {
+                magic: LOG_MAGIC,
+                salt: 7,
+                ring_bytes: RING,
+                ..zerocopy::FromZeros::new_zeroed()
+            };
+            Arc::new(Log::with_header(Arc::new(map), header).unwrap())
+        };
+        let word = PublishedWord {
+            map: Arc::new(Map::anonymous(4096).unwrap()),
+            offset: 0,
+        };
+        let writer = Writer::new(log(), LogPos(0), word).unwrap();
+        let nvm = Arc::into_inner(log()).unwrap();
+        let copy = HardenedCopy::new(&writer, nvm).unwrap();
+        let mut part = encode::write(Ino(20), 0, b"data");
+        let mut permit = writer.try_reserve(part.bytes()).unwrap();
+        writer.append(&mut permit, &mut part);
+        let asked = || {
+            assert!(copy.copying.try_lock().is_none(), "it is held");
+            LogPos(0)
+        };
+        let (hardened, _) = copy.harden(asked, writer.published(), None);
+        assert_eq!(hardened.pos(), writer.published().pos());
+        assert!(copy.copying.try_lock().is_some());
+    }
 }

@@ -291,7 +291,7 @@ fn buffered_workload(
         });
         let digested = digests.last().unwrap().1;
         if random.below(3) == 0 {
-            let (hardened, named) = copy.harden(digested, w.published(), Some(&blocks));
+            let (hardened, named) = copy.harden(|| digested, w.published(), Some(&blocks));
             assert_eq!(hardened.pos(), w.published().pos());
             named_blocks += named.iter().map(|named| named.blocks).sum::<u64>();
             let waited = calls.iter_mut().filter(|c| c.returned_at == usize::MAX);

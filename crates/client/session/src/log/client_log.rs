@@ -230,13 +230,19 @@ impl ClientLog {
         if nvm.copy.hardened() < upto && !mutants::is_on("copy-left") {
             self.put_unnamed_back(nvm, space);
             let blocks = space.may_copy().then_some(space as &dyn FreeBlocks);
-            let (digested, published) = (self.daemon.digested(), self.writer.published());
+            let (digested, published) = (|| self.daemon.digested(), self.writer.published());
             let (hardened, named) = nvm.copy.harden(digested, published, blocks);
+            let lost = nvm.copy.map().any_lost() || named.iter().any(|named| space.is_lost(named));
             assert!(hardened.pos() >= upto, "{hardened:?} of {upto:?}");
-            nvm.named.lock().extend(named);
-            let bytes = nvm.copy.copied_bytes();
+            // Under the lock the last thread to come stores the highest position.
+            let mut all = nvm.named.lock();
+            all.extend(named);
+            if lost {
+                return Err(Errno::IO);
+            }
+            let (bytes, upto) = (nvm.copy.copied_bytes(), nvm.copy.hardened());
             nvm.page.store_u64(client_page::COPIED_BYTES, bytes);
-            nvm.page.store_u64(client_page::COPIED, hardened.pos().0);
+            nvm.page.store_u64(client_page::COPIED, upto.0);
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use crate::space::reservation::{Reservation, UNIT, ahead_bytes};
 use shale_format::BlockAddr;
 use shale_format::limits::BLOCK_BYTES;
 use shale_nvm::{Map, MappedRegion};
-use shale_oplog::FreeBlocks;
+use shale_oplog::{FreeBlocks, Named};
 use shale_proto::message::BlockRun as GrantedRun;
 use shale_proto::{Reply, Request};
 use shale_sys::mutants;
@@ -168,6 +168,12 @@ impl GrantedSpace {
     /// Puts blocks back that no record names, to be used next.
     pub fn put_blocks(&self, unused: &mut Runs) {
         self.blocks.put(unused);
+    }
+
+    /// Whether blocks that were just written have a memory error.
+    pub(crate) fn is_lost(&self, named: &Named) -> bool {
+        let bytes = named.blocks as usize * BLOCK_BYTES;
+        self.nvm.lost(named.addr.byte() as usize, bytes).is_some()
     }
 
     /// Refuses (`EIO`) to store into blocks that another daemon may have given to somebody else.

@@ -3,16 +3,18 @@
 use super::checks::{Begun, check_file, check_name, check_tables, refused};
 use super::contents::{self, log_bytes};
 use super::options::{Made, MakeOptions};
+use crate::buffer_dir;
 use crate::devices::NewDevices;
 use crate::error::{PoolError, Result};
 use crate::host_space::{HostSpace, NvmNeed, check_space};
 use crate::nvm_dir::{NvmLock, lock_path, make_nvm, remove, strangers, volume_files};
 use crate::random::random;
-use crate::volume_file::{NvmEntry, VolumeFile};
+use crate::volume_file::{NvmEntry, VolumeFile, shared_memory_dir};
 use shale_format::limits::{BLOCK_BYTES, NVM_BYTES_MIN};
-use shale_nvm::{Map, MapOptions};
+use shale_nvm::{Access, Map, MapOptions};
 use shale_persist::Domain;
 use shale_sys::Clock;
+use shale_volume::View;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -55,6 +57,10 @@ pub(crate) fn make(options: &MakeOptions, nvm: &NvmEntry, clock: &dyn Clock) -> 
         begun.expect(&device.path);
     }
     let devices = NewDevices::open(&options.lower, options.force)?;
+    if let Some(uuid) = volume_in(&dir, &there) {
+        // What was in memory of a volume that is destroyed goes with it.
+        buffer_dir::remove_all(&shared_memory_dir(&uuid))?;
+    }
     for name in &there {
         remove(&dir.join(name))?;
     }
@@ -78,6 +84,17 @@ pub(crate) fn make(options: &MakeOptions, nvm: &NvmEntry, clock: &dyn Clock) -> 
         divided: devices.divided(),
         area_bytes: 0,
     })
+}
+
+/// Identity of the volume of these files in a directory, if its superblock can be read.
+fn volume_in(dir: &Path, files: &[String]) -> Option<[u8; 16]> {
+    let segments = files.iter().filter(|name| name.starts_with("seg-"));
+    let segments: Vec<_> = segments.map(|name| dir.join(name)).collect();
+    let map = MapOptions::new()
+        .open_files(&segments, Access::ReadOnly)
+        .ok()?;
+    let (view, _) = View::open_head(Arc::new(map)).ok()?;
+    Some(view.superblock().uuid)
 }
 
 /// The files of a volume that are in the NVM directory. One that is missing can be made; in one that is there nothing else is.

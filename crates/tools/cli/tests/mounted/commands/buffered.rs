@@ -201,3 +201,19 @@ fn sync_makes_durable_what_others_have_buffered() {
     assert_eq!(status["staged"], Value::Null);
     v.umount();
 }
+
+#[test]
+fn a_volume_that_is_destroyed_leaves_nothing_in_memory() {
+    if !can_mount() {
+        return;
+    }
+    let v = Volume::buffered("destroyed");
+    v.mount();
+    let dir = buffer_dir(&v);
+    fs::write(path(&v, "f"), pattern(1, 5_000)).unwrap();
+    kill_all(&v);
+    assert!(dir.join("log-000").exists(), "a kill leaves it");
+    let nvm = format!("{}:96M", v.dir().join("nvm").display());
+    shale(&["mkfs", v.file(), "--nvm", &nvm, "--force"]).ok();
+    assert!(!dir.exists());
+}
