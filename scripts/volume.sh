@@ -38,6 +38,10 @@ volume_place() { # volume_place NAME DIRECTORY: where the volume and its mount p
 volume_begin() {
     local name=$1 size=$2
     shift 2
+    if [ -n "${DURABILITY:-}" ]; then
+        set -- "${@/#strict/$DURABILITY}"
+        [[ " $* " == *" --durability "* ]] || set -- "$@" --durability "$DURABILITY"
+    fi
     volume_has_program && volume_place "$name" /dev/shm || return 1
     mkdir "$place/nvm"
     local below=()
@@ -45,7 +49,7 @@ volume_begin() {
         images=$(mktemp -d "${TMPDIR:-/tmp}/shale-$name-images.XXXXXX") || return 1
         below=(--ssd "$images/ssd:${TIERS%:*}" --hdd "$images/hdd:${TIERS#*:}")
     fi
-    timeout 120 "$SHALE" mkfs "$volume" --nvm "$place/nvm:$(numfmt --from=iec "${size%iB}")" ${DURABILITY:+--durability "$DURABILITY"} \
+    timeout 120 "$SHALE" mkfs "$volume" --nvm "$place/nvm:$(numfmt --from=iec "${size%iB}")" \
         ${below[@]+"${below[@]}"} "$@" || return 1
     [ ${#below[@]} = 0 ] || sed -i '1i migrate_at_percent = 20' "$volume"
     volume_is_made
