@@ -98,6 +98,15 @@ static long take(struct thread *t, char from)
 	return -1;
 }
 
+/* The same, with its path. */
+static long take_path(struct thread *t, char from, char *path)
+{
+	long n = take(t, from);
+	if (n >= 0)
+		path_of(n, path);
+	return n;
+}
+
 static void write_all(struct thread *t, int fd, long bytes, const char *path)
 {
 	long io = load.io_kib * 1024;
@@ -127,6 +136,18 @@ static void close_it(struct thread *t, int fd)
 	t->ops++;
 }
 
+/* Closes file number n, after fsync if it has a path here, and puts it back. */
+static void finish(struct thread *t, int fd, long n, const char *synced)
+{
+	if (synced != NULL) {
+		if (fsync(fd) != 0)
+			fail("fsync", synced);
+		t->ops++;
+	}
+	close_it(t, fd);
+	atomic_store(&state[n], 1);
+}
+
 static void read_whole(struct thread *t, int fd, const char *path)
 {
 	for (;;) {
@@ -143,41 +164,31 @@ static void read_whole(struct thread *t, int fd, const char *path)
 static void read_one(struct thread *t)
 {
 	char path[DIR_BYTES + 64];
-	long n = take(t, 1);
+	long n = take_path(t, 1, path);
 	if (n < 0)
 		return;
-	path_of(n, path);
 	int fd = open_it(t, path, O_RDONLY);
 	read_whole(t, fd, path);
-	close_it(t, fd);
-	atomic_store(&state[n], 1);
+	finish(t, fd, n, NULL);
 }
 
 static void create_one(struct thread *t, long mean, int synced)
 {
 	char path[DIR_BYTES + 64];
-	long n = take(t, 0);
+	long n = take_path(t, 0, path);
 	if (n < 0)
 		return;
-	path_of(n, path);
 	int fd = open_it(t, path, O_CREAT | O_EXCL | O_WRONLY);
 	write_all(t, fd, size_of(t, mean), path);
-	if (synced) {
-		if (fsync(fd) != 0)
-			fail("fsync", path);
-		t->ops++;
-	}
-	close_it(t, fd);
-	atomic_store(&state[n], 1);
+	finish(t, fd, n, synced ? path : NULL);
 }
 
 static void delete_one(struct thread *t)
 {
 	char path[DIR_BYTES + 64];
-	long n = take(t, 1);
+	long n = take_path(t, 1, path);
 	if (n < 0)
 		return;
-	path_of(n, path);
 	if (unlink(path) != 0)
 		fail("unlink", path);
 	t->ops++;
@@ -187,31 +198,23 @@ static void delete_one(struct thread *t)
 static void append_one(struct thread *t, int reads, int synced)
 {
 	char path[DIR_BYTES + 64];
-	long n = take(t, 1);
+	long n = take_path(t, 1, path);
 	if (n < 0)
 		return;
-	path_of(n, path);
 	int fd = open_it(t, path, O_RDWR | O_APPEND);
 	if (reads)
 		read_whole(t, fd, path);
 	write_all(t, fd, size_of(t, load.append_kib * 1024), path);
-	if (synced) {
-		if (fsync(fd) != 0)
-			fail("fsync", path);
-		t->ops++;
-	}
-	close_it(t, fd);
-	atomic_store(&state[n], 1);
+	finish(t, fd, n, synced ? path : NULL);
 }
 
 static void stat_one(struct thread *t)
 {
 	char path[DIR_BYTES + 64];
 	struct stat found;
-	long n = take(t, 1);
+	long n = take_path(t, 1, path);
 	if (n < 0)
 		return;
-	path_of(n, path);
 	if (stat(path, &found) != 0)
 		fail("stat", path);
 	t->ops++;

@@ -275,7 +275,7 @@ impl Recovery<'_> {
             log.bytes() as u64 >= RING_AT as u64 + slot.ring_bytes
                 && self.wrong_header(&log, number, slot).is_none()
         };
-        match in_memory.filter(|_| !mutants::is_on("buffer-forgotten")) {
+        match in_memory {
             Some(path) if is_it(&path) => path,
             _ => self.nvm_dir.join(name),
         }

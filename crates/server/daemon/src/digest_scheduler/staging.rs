@@ -18,7 +18,7 @@ use std::time::Duration;
 /// How often the thread of a staged volume looks whether something is due.
 const STAGING_LOOK: Duration = Duration::from_millis(50);
 /// How old what is published may become before it is hardened, while a client is ordered.
-pub(crate) const ORDERED_EVERY: Duration = Duration::from_secs(1);
+const ORDERED_EVERY: Duration = Duration::from_secs(1);
 /// Bytes of a log that are not hardened, from which on a call that waits for them has the log digested.
 const IN_PLACE_BYTES: u64 = 1 << 20;
 /// Part of the memory tier that has to be free for that.
