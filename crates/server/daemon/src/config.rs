@@ -19,6 +19,8 @@ pub struct DaemonConfig {
     pub digest_threads: usize,
     /// Percentage of a log at which its digest begins.
     pub digest_at_percent: u32,
+    /// The same of the log in memory of a buffered client, which is its write buffer.
+    pub write_back_at_percent: u32,
     /// Bytes of a run of new data from which on it is placed directly on a lower tier while NVM is full.
     pub direct_placement_min_bytes: u64,
     /// On a volume without NVM such runs always go below the memory tier; `false`: only while it is full, as with NVM.
@@ -83,6 +85,7 @@ impl DaemonConfig {
             volume_path: None,
             digest_threads: 0,
             digest_at_percent: 30,
+            write_back_at_percent: 70,
             direct_placement_min_bytes: DIRECT_PLACEMENT_MIN_BYTES,
             places_large_runs_below: true,
             speed: Speed::default(),

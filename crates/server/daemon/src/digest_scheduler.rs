@@ -1,6 +1,6 @@
 //! When logs are digested, and what follows from each chunk (DESIGN §6).
 //!
-//! A log is digested when its client rings, when it is 30% full, when somebody waits
+//! A log is digested when its client rings, when it is 30% full (the write buffer of a buffered client: 70%), when somebody waits
 //! for it, and when its client goes. One thread at a time works on a log; logs are
 //! worked on in parallel. After each chunk's commit, in this order: the position is published,
 //! the epoch raised, credit taken back, and a grace period requested; nobody waits
@@ -33,7 +33,8 @@ use shale_coherence::fence::{Fence, is_over};
 use shale_coherence::lease_manager::{LeaseManager, LogFlusher};
 use shale_coherence::reclaimer::Reclaimer;
 use shale_digest::{
-    ChunkDone, Chunks, DigestError, DigestStats, Digester, LogSource, Mode, digest_chunks,
+    ChunkDone, ChunkMost, Chunks, DigestError, DigestStats, Digester, LogSource, Mode,
+    digest_chunks,
 };
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{Ino, LogPos};
@@ -73,8 +74,8 @@ pub(crate) struct Parts {
     pub(crate) tiering: Arc<Tiering>,
     pub(crate) credits: Arc<SpaceCredits>,
     pub(crate) accounts: Arc<WriteAccounting>,
-    /// Percentage of a log at which its digest begins.
-    pub(crate) digest_at_percent: u32,
+    /// Percentage of a log at which its digest begins: of one whose records are durable, and of a write buffer.
+    pub(crate) digest_at_percent: (u32, u32),
     /// What hardens logs before they are digested, where they lie in memory.
     pub(crate) staged: Option<Staged>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -158,7 +159,12 @@ impl DigestScheduler {
     /// Queues logs that are fuller than they should be, and whose clients forgot to ring.
     fn look(&self) {
         for client in self.parts.clients.snapshot() {
-            let mark = client.ring_bytes / 100 * u64::from(self.parts.digest_at_percent);
+            let (durable, buffer) = self.parts.digest_at_percent;
+            let percent = match client.nvm_log {
+                Some(_) => buffer,
+                None => durable,
+            };
+            let mark = client.ring_bytes / 100 * u64::from(percent);
             if client.backlog() >= mark && client.served() {
                 self.parts.queue.push(&client);
             }
@@ -244,7 +250,10 @@ impl DigestScheduler {
             client,
             work,
             range,
-            reserved: FreeSpace::of(&self.parts.volume).whole() / CHUNK_RESERVED_PART,
+            most: ChunkMost {
+                reserved: FreeSpace::of(&self.parts.volume).whole() / CHUNK_RESERVED_PART,
+                buffer: client.nvm_log.is_some(),
+            },
             direct,
             hardener,
         }
@@ -411,8 +420,8 @@ struct LiveChunk<'a> {
     work: &'a mut Work,
     /// Where it begins, and up to where its client has published.
     range: Range<LogPos>,
-    /// Bytes that its records may have reserved.
-    reserved: u64,
+    /// The most that it has.
+    most: ChunkMost,
     /// The right to write below NVM, and which data goes there.
     direct: Option<DirectWriteGuard<'a>>,
     /// Hardens its records once their data is written; `None`: they are hardened.
@@ -438,7 +447,7 @@ impl Chunks for LiveChunk<'_> {
         let _reader = parts.reclaimer.read();
         let digester = &parts.digester;
         match alone {
-            false => digester.chunk_of(self.reserved, &source, start, end, &rights, Mode::Live),
+            false => digester.chunk_of(self.most, &source, (start, end), &rights, Mode::Live),
             true => digester.chunk_alone(&source, start, end, &rights, Mode::Live),
         }
     }

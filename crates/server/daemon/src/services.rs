@@ -206,7 +206,7 @@ impl Base {
                 tiering,
                 credits: self.credits.clone(),
                 accounts: self.accounts.clone(),
-                digest_at_percent: config.digest_at_percent,
+                digest_at_percent: (config.digest_at_percent, config.write_back_at_percent),
                 staged: self.staged.clone(),
                 clock: self.clock.clone(),
             })

@@ -201,6 +201,27 @@ pub struct Digester {
     copied: RwLock<RunSet>,
 }
 
+/// A chunk of a write buffer is no more than its ring divided by this.
+const BUFFER_PARTS: u64 = 2;
+
+/// The most that one chunk of one log has, beside [`Bounds`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkMost {
+    /// Bytes of the volume that its records have reserved.
+    pub reserved: u64,
+    /// The log is a write buffer: a chunk may be half of its ring, since what is overwritten or removed within a chunk is not written.
+    pub buffer: bool,
+}
+
+impl Default for ChunkMost {
+    fn default() -> Self {
+        Self {
+            reserved: u64::MAX,
+            buffer: false,
+        }
+    }
+}
+
 /// Blocks that no digest changes where they are, until this is dropped.
 pub struct StableBlocks<'d>(&'d Digester);
 
@@ -253,23 +274,28 @@ impl Digester {
         access_policy: &dyn AccessPolicy,
         mode: Mode,
     ) -> Result<ChunkDone, DigestError> {
-        self.chunk_of(u64::MAX, log, from, limit, access_policy, mode)
+        self.chunk_of(
+            ChunkMost::default(),
+            log,
+            (from, limit),
+            access_policy,
+            mode,
+        )
     }
 
-    /// As [`Self::chunk`], with records that have reserved no more than `reserved` bytes, if they are in several transactions.
+    /// As [`Self::chunk`], with records of no more than `most`, if they are in several transactions.
     ///
     /// # Errors
     /// As for [`Self::chunk`].
     pub fn chunk_of(
         &self,
-        reserved: u64,
+        most: ChunkMost,
         log: &LogSource<'_>,
-        from: LogPos,
-        limit: LogPos,
+        (from, limit): (LogPos, LogPos),
         access_policy: &dyn AccessPolicy,
         mode: Mode,
     ) -> Result<ChunkDone, DigestError> {
-        let batch = self.gather(reserved, log, from, limit, mode);
+        let batch = self.gather(most, log, from, limit, mode);
         failpoints::reach("digest-scan");
         if batch.moves_directories() {
             // Whether a directory would come to lie below itself is known only while
@@ -293,7 +319,7 @@ impl Digester {
         access_policy: &dyn AccessPolicy,
         mode: Mode,
     ) -> Result<ChunkDone, DigestError> {
-        let batch = self.gather(u64::MAX, log, from, limit, mode);
+        let batch = self.gather(ChunkMost::default(), log, from, limit, mode);
         let _alone = self.plan_commit_lock.write();
         self.any_chunk(log, &batch, from, access_policy)
     }
@@ -330,7 +356,7 @@ impl Digester {
 
     fn gather(
         &self,
-        reserved: u64,
+        chunk: ChunkMost,
         log: &LogSource<'_>,
         from: LogPos,
         limit: LogPos,
@@ -338,9 +364,10 @@ impl Digester {
     ) -> RecordBatch {
         let most = BatchLimits {
             records: self.guess().min(self.bounds.records_max),
-            reserved,
+            reserved: chunk.reserved,
             bytes: self.bounds.bytes_max,
             log_bytes: match mode {
+                Mode::Live if chunk.buffer => log.ring_bytes / BUFFER_PARTS,
                 Mode::Live => log.ring_bytes / self.bounds.ring_parts,
                 Mode::Recovery => u64::MAX,
             },

@@ -12,7 +12,7 @@ use crate::log::fsync_pace::FsyncPace;
 use crate::log::permit_cache::Permits;
 use crate::log::prefault::Prefault;
 use crate::log::requests::Requests;
-use crate::log::throttle::{Pauses, Waits};
+use crate::log::throttle::{FillMarks, Pauses, Waits};
 use crate::space::granted_space::GrantedSpace;
 use crate::space::grants::{BlockRun, Runs};
 use shale_format::{Durability, LogPos};
@@ -63,6 +63,8 @@ pub struct ClientLog {
     writer: Writer,
     map: Arc<Map>,
     ring_bytes: u64,
+    /// Bytes logged and not digested from which on the daemon is asked to digest, and writers may be slowed.
+    digest_from: u64,
     daemon: DaemonLink,
     connection: ConnectionState,
     permits: Permits,
@@ -121,6 +123,10 @@ impl ClientLog {
             }
             None => None,
         };
+        let marks = match nvm_copy {
+            Some(_) => FillMarks::BUFFERED,
+            None => FillMarks::STRICT,
+        };
         let begin = writer.reserved().0;
         let absent = ring_bytes * u64::from(!is_present);
         let prefault = Prefault::new(map.clone(), begin, absent);
@@ -135,13 +141,14 @@ impl ClientLog {
             writer,
             map,
             ring_bytes,
+            digest_from: ring_bytes / 1000 * marks.digest_from,
             daemon,
             connection,
             permits: Permits::new(prefault),
             requests,
             reclaimed: AtomicU64::new(begin),
             notified: AtomicU64::new(0),
-            pauses: Pauses::default(),
+            pauses: Pauses::new(marks),
         })
     }
 
@@ -391,7 +398,7 @@ impl ClientLog {
             let _ = self.wait_until_staged(LogPos(published));
         }
         let behind = published.saturating_sub(self.daemon.digested().0);
-        if behind > self.ring_bytes / 10 * 3 {
+        if behind > self.digest_from {
             self.slow_down(published)?;
         }
         match self.permits.take(&self.writer, thread, bytes) {

@@ -1,7 +1,7 @@
 //! Chunks that do not fit, crashes in between, recovery.
 
 use super::world::{DIR, FILE, World};
-use crate::{Bounds, DigestError, Mode, OwnLog, data, survey};
+use crate::{Bounds, ChunkMost, DigestError, Mode, OwnLog, data, survey};
 use shale_format::LogPos;
 use shale_format::limits::{LOG_BYTES_MIN, NVM_BYTES_MIN};
 use shale_oplog::encode;
@@ -157,6 +157,31 @@ fn a_chunk_of_a_live_log_is_a_part_of_its_ring() {
     assert_eq!(w.content(100), data);
 }
 
+/// Of a write buffer, where a quarter at a time would write what the rest overwrites.
+#[test]
+fn a_chunk_of_a_write_buffer_may_be_half_of_it() {
+    let mut w = World::with(NVM_BYTES_MIN as usize, Bounds::default());
+    w.create(1, 100, "f", FILE);
+    let data = [7; 8192];
+    while w.writer.published().pos().0 < LOG_BYTES_MIN / 2 - 16_384 {
+        w.write(100, 0, &data);
+    }
+    let end = w.writer.published().pos();
+    let most = ChunkMost {
+        buffer: true,
+        ..ChunkMost::default()
+    };
+    let log = w.source();
+    let chunk = w
+        .digester
+        .chunk_of(most, &log, (w.at, end), &w.rules, Mode::Live)
+        .unwrap();
+    assert_eq!((chunk.upto, chunk.at_end), (end, true));
+    assert_eq!(chunk.stats.blocks_written, 2, "{:?}", chunk.stats);
+    w.at = chunk.upto;
+    assert_eq!(w.content(100), data);
+}
+
 #[test]
 fn as_many_records_as_reserved_so_many_bytes() {
     let mut w = World::new();
@@ -166,9 +191,13 @@ fn as_many_records_as_reserved_so_many_bytes() {
         w.write(100, n, b"x");
     }
     let (log, limit) = (w.source(), w.writer.published().pos());
+    let most = ChunkMost {
+        reserved: 4 * 3 * 64,
+        ..ChunkMost::default()
+    };
     let chunk = |from| {
         w.digester
-            .chunk_of(4 * 3 * 64, &log, from, limit, &w.rules, Mode::Live)
+            .chunk_of(most, &log, (from, limit), &w.rules, Mode::Live)
     };
     let first = chunk(w.at).unwrap();
     assert_eq!((first.stats.records, first.at_end), (4, false));

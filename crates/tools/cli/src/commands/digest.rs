@@ -13,7 +13,7 @@ const EXAMPLES: &str = "\
 Example:
   shale digest /mnt/shale
 
-Digest happens by itself when a log is 30% full, and at unmount. What is logged is as durable as what is \
+Digest happens by itself when a log is 30% full (of a buffered client 70%), and at unmount. What is logged is as durable as what is \
 digested; this is for looking at its effect and its speed.";
 
 /// Arguments of `digest`.
