@@ -138,7 +138,7 @@ impl Volume {
         let logs = (0..LOG_SLOTS)
             .map(|n| view.log_slot(n))
             .collect::<Result<_>>()?;
-        Ok(Volume {
+        let volume = Volume {
             numbers: free_numbers(&view, &root)?,
             txid: AtomicU64::new(root.txid),
             inodes: AtomicU64::new(root.inodes),
@@ -158,7 +158,23 @@ impl Volume {
             erasable: AtomicU64::new(u64::MAX),
             space,
             view,
-        })
+        };
+        volume.level_superblocks(&sb)?;
+        Ok(volume)
+    }
+
+    /// Brings the copy of the superblock up to date that a power cut has left behind the other. A damaged one stays: `fsck` is to find it.
+    fn level_superblocks(&self, newest: &Superblock) -> Result<()> {
+        for block in newest.copies() {
+            let mut there = [0; Superblock::BYTES];
+            let media = self.view.media();
+            media.load(BlockAddr::nvm(block), 0, &mut there)?;
+            let copy = Superblock::decode(&there, block);
+            if copy.is_ok_and(|(copy, _)| copy.generation < newest.generation) {
+                return self.write_superblocks(newest);
+            }
+        }
+        Ok(())
     }
 
     /// Writes the batch that may wait in the journal in place, as [`Volume::open`] does.

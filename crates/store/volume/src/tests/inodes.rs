@@ -29,6 +29,7 @@ fn numbers_that_are_held_are_granted_to_nobody() {
 }
 use crate::{VolumeError, Xattrs};
 use shale_format::log::LogSlot;
+use shale_format::superblock::Superblock;
 
 #[test]
 fn a_new_volume_has_a_root_and_opens_again() {
@@ -46,6 +47,26 @@ fn a_new_volume_has_a_root_and_opens_again() {
         Volume::create(small, &options()),
         Err(VolumeError::TierSize { .. })
     ));
+}
+
+/// A power cut between both copies, and a program that lost what was to use the feature.
+#[test]
+fn a_superblock_that_a_power_cut_left_behind_is_brought_up_to_date() {
+    let map = Arc::new(Map::anonymous(32 * MIB).unwrap());
+    let volume = Volume::create(map.clone(), &options()).unwrap();
+    let old = *volume.superblock();
+    volume.let_inodes_have_acls().unwrap();
+    drop(volume);
+    for behind in old.copies() {
+        map.store(BlockAddr::nvm(behind).byte() as usize, &old.encode());
+        let volume = Volume::open(map.clone()).unwrap();
+        let copies = old.copies().map(|block| {
+            map.load_array::<{ Superblock::BYTES }>(BlockAddr::nvm(block).byte() as usize)
+        });
+        assert_eq!(copies[0], copies[1], "block {behind} was behind");
+        assert_eq!(copies[0], volume.superblock().encode());
+        assert_ne!(copies[0], old.encode());
+    }
 }
 
 #[test]
