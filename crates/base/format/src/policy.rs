@@ -1,4 +1,4 @@
-//! The durability policy: a value, never a code path.
+//! The durability policy, and what goes with it: values, never code paths.
 
 /// When a write is durable (DESIGN §1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -48,6 +48,40 @@ impl std::str::FromStr for Durability {
     }
 }
 
+/// Which whole blocks a buffered client of a volume with NVM writes to memory first (HiNFS §3.2; DESIGN §10).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Buffering {
+    /// Those for which that pays, by the Buffer Benefit Model.
+    #[default]
+    Model = 0,
+    /// All of them.
+    Lazy = 1,
+    /// None of them: they go directly to NVM.
+    Eager = 2,
+}
+
+impl Buffering {
+    /// The choice with this number in a message.
+    pub fn from_number(n: u8) -> Option<Self> {
+        [Self::Model, Self::Lazy, Self::Eager]
+            .into_iter()
+            .find(|&choice| choice as u8 == n)
+    }
+}
+
+impl std::str::FromStr for Buffering {
+    type Err = String;
+    fn from_str(s: &str) -> Result<Self, String> {
+        match s {
+            "model" => Ok(Self::Model),
+            "lazy" => Ok(Self::Lazy),
+            "eager" => Ok(Self::Eager),
+            _ => Err(format!("'{s}' is none of 'model', 'lazy' and 'eager'")),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,5 +97,13 @@ mod tests {
             assert_eq!(policy.name().parse(), Ok(policy));
         }
         assert!("lazy".parse::<Durability>().is_err());
+    }
+    #[test]
+    fn choices_of_buffering() {
+        for (n, word) in ["model", "lazy", "eager"].into_iter().enumerate() {
+            assert_eq!(Buffering::from_number(n as u8), word.parse().ok());
+        }
+        assert_eq!(Buffering::from_number(3), None);
+        assert!("strict".parse::<Buffering>().is_err());
     }
 }

@@ -5,7 +5,7 @@ use crate::lease::LeaseMode;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of this protocol; client and daemon must agree.
-pub const PROTO_VERSION: u32 = 13;
+pub const PROTO_VERSION: u32 = 14;
 /// Most bytes of one encoded message.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Most descriptors that one reply carries.
@@ -299,6 +299,8 @@ pub struct Attached {
     /// The log lies in memory, and its client copies what has to survive a power cut to a log in NVM, whose descriptor comes behind the
     /// others.
     pub buffered: bool,
+    /// Number of the [`Buffering`](shale_format::Buffering) of a buffered client.
+    pub buffering: u8,
     /// The log lies in memory: what is published survives a power cut only once it is hardened
     /// ([`Request::Harden`], [`daemon_page::HARDENED`](crate::shared_pages::daemon_page::HARDENED)).
     pub staged: bool,

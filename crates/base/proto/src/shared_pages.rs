@@ -77,6 +77,14 @@ pub mod client_page {
     pub const COPIED: usize = PUBLISHED + 8;
     /// u64: bytes of records that were copied there. For people to read.
     pub const COPIED_BYTES: usize = PUBLISHED + 16;
+    /// u64: bytes of whole blocks that a buffered client wrote directly to NVM. The words from here on are for people to read.
+    pub const EAGER_BYTES: usize = PUBLISHED + 24;
+    /// u64: bytes that it wrote to memory.
+    pub const LAZY_BYTES: usize = PUBLISHED + 32;
+    /// u64: blocks of which an fsync found what the one before had, eager or lazy.
+    pub const DECIDED_RIGHT: usize = PUBLISHED + 40;
+    /// u64: blocks of which an fsync found the opposite.
+    pub const DECIDED_WRONG: usize = PUBLISHED + 48;
     /// u64: position up to which the log has been given out to threads (a hint).
     pub const RESERVED: usize = 64;
     /// u64: blocks that the client has read from devices of flash by itself. The daemon takes the number now and then

@@ -45,6 +45,7 @@ pub use shale_proto::LeaseMode;
 pub use shale_session::call_frame::{panicked_after_append, stop_appending};
 pub use shale_session::caller::Caller;
 pub use shale_session::errno::{BY_KERNEL, Errno, MEDIATED, Result};
+pub use shale_session::log::benefit_model::LineCosts;
 pub use shale_session::log::client_log::Promise;
 pub use shale_session::log::throttle::Waits;
 pub use shale_session::options::{SessionMaps, SessionOptions};

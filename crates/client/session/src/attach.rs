@@ -6,6 +6,7 @@ use crate::daemon_link::DaemonLink;
 use crate::errno::{Errno, Result, device, proto, refusal, volume};
 use crate::kernel_refs::KernelRefs;
 use crate::lease::Leases;
+use crate::log::benefit_model::{BenefitModel, LineCosts};
 use crate::log::client_log::ClientLog;
 use crate::log::requests::Requests;
 use crate::lower_tiers::block_cache::BlockCache;
@@ -17,7 +18,7 @@ use crate::services::Services;
 use crate::space::granted_space::GrantedSpace;
 use crate::space::grants::InodeNumbers;
 use crate::volume_reader::VolumeReader;
-use shale_format::Durability;
+use shale_format::{Buffering, Durability};
 use shale_nvm::{Access, Map, MapOptions, Piece, SharedWords};
 use shale_oplog::Recent;
 use shale_proto::message::{Attached, PROTO_VERSION};
@@ -117,9 +118,18 @@ fn services(
         ConnectionState::new(SharedWords::new(daemon_page.clone()), log)
     };
     let policy = Durability::from_number(attached.durability).unwrap_or_default();
+    let nvm_log = nvm_log.map(|nvm| {
+        let measured = || LineCosts::measure(&log_map, &nvm);
+        let costs = options.line_costs.unwrap_or_else(measured);
+        let buffering = Buffering::from_number(attached.buffering).unwrap_or_default();
+        (
+            nvm,
+            BenefitModel::new(buffering, costs, attached.ring_bytes),
+        )
+    });
     let log = ClientLog::new(
         (log_map.clone(), nvm_log),
-        client_page.clone(),
+        (client_page.clone(), clock.clone()),
         (daemon.clone(), connection()),
         Requests::new(recent),
         (attached.ring_bytes, options.present),

@@ -1,5 +1,6 @@
 //! How a session is opened, and how it maps what it is handed.
 
+use crate::log::benefit_model::LineCosts;
 use shale_format::Durability;
 use shale_nvm::MapOptions;
 use shale_sys::Memory;
@@ -29,6 +30,8 @@ pub struct SessionOptions {
     /// The caller can do a call through the mount instead: a call for a file that others
     /// use as well may fail with [`crate::errno::MEDIATED`], having changed nothing.
     pub yields: bool,
+    /// What a buffered client takes a line of memory and of NVM to cost; `None`: it measures both when it attaches.
+    pub line_costs: Option<LineCosts>,
     /// The program's allocator, if it is this one: calls are refused with `ENOMEM` while it is short
     /// ([`Memory::is_short`]), having changed nothing. Without it a program that uses up its memory is ended,
     /// as Rust's allocation has it.

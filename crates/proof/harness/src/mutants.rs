@@ -75,7 +75,7 @@ const fn of_hostile(name: &'static str, what: &'static str) -> Mutant {
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 119] = [
+pub const MUTANTS: [Mutant; 120] = [
     of_buffered(
         "named-reused",
         "blocks that a buffered client's fsync wrote are written again once they are a file's",
@@ -87,6 +87,10 @@ pub const MUTANTS: [Mutant; 119] = [
     of_buffered(
         "copy-at-once",
         "large data and its header are copied to NVM with one fence",
+    ),
+    of_buffered(
+        "eager-fence",
+        "blocks that a buffered client writes directly to NVM are not fenced before a record names them",
     ),
     of_buffered(
         "copy-left",

@@ -137,6 +137,18 @@ impl ClientPage {
         self.map.load_u64(client_page::COPIED_BYTES)
     }
 
+    /// What a buffered client says of its writes and of the Buffer Benefit Model: bytes that went directly to NVM, bytes that went to memory,
+    /// and blocks of which an fsync found the same as the one before, and the opposite.
+    pub fn buffering(&self) -> [u64; 4] {
+        [
+            client_page::EAGER_BYTES,
+            client_page::LAZY_BYTES,
+            client_page::DECIDED_RIGHT,
+            client_page::DECIDED_WRONG,
+        ]
+        .map(|word| self.map.load_u64(word))
+    }
+
     /// Whether the client may have inode `ino` open: a word counts for several inodes.
     pub fn uses(&self, ino: u64) -> bool {
         self.map.load_u32(client_page::uses(ino)) > 0

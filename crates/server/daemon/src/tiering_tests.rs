@@ -84,6 +84,7 @@ fn volume_file(dir: &Path) -> VolumeFile {
         uuid: uuid_text(&[7; 16]),
         durability: "strict".to_owned(),
         buffer_dir: None,
+        buffering: None,
         log_bytes: LOG_BYTES_MIN,
         client_log_bytes: None,
         migrate_at_percent: None,

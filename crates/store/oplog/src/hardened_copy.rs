@@ -168,7 +168,9 @@ impl HardenedCopy {
             };
             at += u64::from(header.bytes);
             let named = blocks.and_then(|blocks| named_blocks(&header, blocks));
-            if named.is_some() || header.flags & flag::FENCED != 0 {
+            // Blocks that a record names were durable before it was published.
+            let late = header.flags & flag::FENCED != 0 && header.kind() != Kind::Steal;
+            if named.is_some() || late {
                 found.push(LateRecord { header, named });
             }
         }

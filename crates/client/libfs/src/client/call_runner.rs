@@ -25,6 +25,7 @@ use shale_session::retry::RetryPolicy;
 use shale_session::services::Services;
 use shale_session::volume_reader::VolumeReader;
 use shale_sys::{failpoints, mutants};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -260,6 +261,23 @@ impl CallRunner {
     /// wrote, if it did.
     pub(crate) fn written_before(&self, caller: &Caller) -> Option<(u64, u64)> {
         self.services.log.requests.written_before(caller)
+    }
+
+    /// See [`ClientLog::is_eager`](shale_session::log::client_log::ClientLog::is_eager).
+    #[inline]
+    pub(crate) fn is_eager(&self, ino: u64, range: Range<u64>, sync: bool) -> bool {
+        self.services.log.is_eager(ino, range, sync)
+    }
+
+    /// See [`ClientLog::note_write`](shale_session::log::client_log::ClientLog::note_write).
+    #[inline]
+    pub(crate) fn note_write(&self, ino: u64, range: Range<u64>, end: LogPos, eager: u64) {
+        self.services.log.note_write(ino, range, end, eager);
+    }
+
+    /// Whether whole blocks can go to memory first.
+    pub(crate) fn is_buffer(&self) -> bool {
+        self.services.log.is_buffer()
     }
 
     /// Most bytes of log that one call may be given.

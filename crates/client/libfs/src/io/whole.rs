@@ -74,7 +74,7 @@ pub(crate) fn write_whole(
         true => end_in_memory(calls, ino, known).unwrap_or(0),
         false => offset,
     };
-    let Some((mut place, log)) = places_for(calls, space, guess, data)? else {
+    let Some((mut place, log)) = places_for(w, ino, guess, data, flags.sync)? else {
         return Ok(None);
     };
     let need = Need {
@@ -100,6 +100,7 @@ pub(crate) fn write_whole(
         let stolen = &place.stolen;
         let logged = log_pieces(op, &mut state.overlay, ino, offset, data, stolen, kill_flag)?;
         after_write(&mut state, op.now_ns, end, new_blocks, kill, logged);
+        calls.note_write(ino, offset..end, logged, stolen.bytes());
         place.stolen.runs.clear();
         Ok(end)
     });
@@ -114,20 +115,26 @@ pub(crate) fn write_whole(
 }
 
 /// Where the bytes of a call go that begins at byte `offset`, and the bytes of log that it may need.
-/// `None`: they go nowhere as a whole.
+/// `None`: they go nowhere as a whole. `sync`: the call returns when they survive a power cut.
 fn places_for(
-    calls: &CallRunner,
-    space: &GrantedSpace,
+    w: &WriteAccess<'_>,
+    ino: u64,
     offset: u64,
     data: &[u8],
+    sync: bool,
 ) -> Result<Option<(Places, u64)>> {
+    let WriteAccess { calls, space, .. } = *w;
     let head = (offset.next_multiple_of(BLOCK) - offset) as usize;
     let blocks = (data.len() - head) / BLOCK_BYTES;
     let pieces = data.len() / WRITE_PIECE_BYTES + EDGES;
     let logged = data.len() + pieces * RECORD_OVERHEAD_MAX;
     let may_log = logged as u64 <= calls.log_bytes_max();
+    let from = offset + head as u64;
+    let range = from..from + (blocks * BLOCK_BYTES) as u64;
+    // A log in memory that cannot take it as a whole is no buffer for it.
+    let eager = calls.is_buffer() && !may_log || calls.is_eager(ino, range, sync);
     let mut runs = Runs::new();
-    let taken = space.take_blocks(blocks as u64, &mut runs)?
+    let taken = space.take_blocks(blocks as u64, eager, &mut runs)?
         || !may_log && take_blocks_later(calls, space, blocks as u64, &mut runs)?;
     if taken {
         let edges = EDGE_BYTES_MAX + EDGES * RECORD_OVERHEAD_MAX;
@@ -155,7 +162,7 @@ fn take_blocks_later(
     blocks: u64,
     into: &mut Runs,
 ) -> Result<bool> {
-    if !space.may_steal() || mutants::is_on("call-unwaited") {
+    if !space.may_steal(true) || mutants::is_on("call-unwaited") {
         return Ok(false);
     }
     let needed = blocks * GRANT_PART;
@@ -170,7 +177,7 @@ fn take_blocks_later(
             Err(Errno::NOSPC) => return Ok(false),
             Err(e) => return Err(e),
         }
-        if space.take_blocks(blocks, into)? {
+        if space.take_blocks(blocks, true, into)? {
             return Ok(true);
         }
     }

@@ -53,6 +53,13 @@ pub struct WriteFlags {
     pub sync: bool,
 }
 
+impl Stolen {
+    /// Bytes of the blocks.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.runs.iter().map(|run| run.bytes() as u64).sum()
+    }
+}
+
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Bytes of a piece: the most data of one record, and of one transaction where a call cannot be one.
 pub(crate) const WRITE_PIECE_BYTES: usize = 1 << 20;
@@ -188,8 +195,8 @@ fn write_piece(
     } = *w;
     let mut stolen = match (data.len() < BLOCK_BYTES || !steals, flags.append) {
         (true, _) => None,
-        (false, true) => steal_at_end(calls, space, ino, known, data)?,
-        (false, false) => steal(space, offset, data)?,
+        (false, true) => steal_at_end(w, ino, known, data, flags.sync)?,
+        (false, false) => steal(w, ino, offset, data, flags.sync)?,
     };
     let need = Need {
         log: log_bytes(data.len(), stolen.as_ref()),
@@ -224,6 +231,8 @@ fn write_piece(
             },
         };
         after_write(&mut state, op.now_ns, end, new_blocks, kill, logged);
+        let eager = stolen.as_ref().filter(|_| fits).map_or(0, Stolen::bytes);
+        calls.note_write(ino, offset..end, logged, eager);
         Ok((end, fits))
     });
     if let Some(s) = &mut stolen
@@ -237,14 +246,14 @@ fn write_piece(
 /// Steals for an append: the end of the file is only a guess until the inode is
 /// locked; a wrong guess sends the bytes through the log.
 fn steal_at_end(
-    calls: &CallRunner,
-    space: &GrantedSpace,
+    w: &WriteAccess<'_>,
     ino: u64,
     known: Option<&Node>,
     data: &[u8],
+    sync: bool,
 ) -> Result<Option<Stolen>> {
-    match end_in_memory(calls, ino, known) {
-        Some(end) => steal(space, end, data),
+    match end_in_memory(w.calls, ino, known) {
+        Some(end) => steal(w, ino, end, data, sync),
         None => Ok(None),
     }
 }
@@ -292,15 +301,24 @@ pub(crate) fn lock_to_write<'n>(
     Ok((state, offset, end))
 }
 
-/// Writes the full blocks of `data` into granted blocks, if it has any.
-fn steal(space: &GrantedSpace, offset: u64, data: &[u8]) -> Result<Option<Stolen>> {
+/// Writes the full blocks of `data` into granted blocks, if it has any. `sync`: the call returns when they survive a power cut.
+fn steal(
+    w: &WriteAccess<'_>,
+    ino: u64,
+    offset: u64,
+    data: &[u8],
+    sync: bool,
+) -> Result<Option<Stolen>> {
+    let WriteAccess { calls, space, .. } = *w;
     let head = (offset.next_multiple_of(BLOCK) - offset) as usize;
     let blocks = data.len().saturating_sub(head) / BLOCK_BYTES;
     if blocks == 0 {
         return Ok(None);
     }
     let mut runs = Runs::new();
-    if !space.take_blocks(blocks as u64, &mut runs)? {
+    let (from, bytes) = (offset + head as u64, (blocks * BLOCK_BYTES) as u64);
+    let eager = calls.is_eager(ino, from..from + bytes, sync);
+    if !space.take_blocks(blocks as u64, eager, &mut runs)? {
         return Ok(None);
     }
     if runs.len() > RUNS_MAX {
@@ -309,7 +327,8 @@ fn steal(space: &GrantedSpace, offset: u64, data: &[u8]) -> Result<Option<Stolen
     }
     // Another daemon may have given them to somebody else.
     space.are_blocks_ours()?;
-    let fenced = blocks * BLOCK_BYTES > CHECKSUM_BYTES_MAX;
+    // An append to a log in memory makes nothing durable.
+    let fenced = eager || blocks * BLOCK_BYTES > CHECKSUM_BYTES_MAX;
     if fenced {
         space.write_blocks(&data[head..], &runs)?;
     }

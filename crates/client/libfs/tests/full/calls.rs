@@ -18,6 +18,7 @@ const LOG_ALL: SessionOptions = SessionOptions {
     log_all: true,
     hardens_later: false,
     yields: false,
+    line_costs: None,
     memory: None,
 };
 const PLAIN: WriteFlags = WriteFlags {

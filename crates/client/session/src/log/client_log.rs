@@ -8,6 +8,7 @@ use crate::connection_state::ConnectionState;
 use crate::daemon_link::DaemonLink;
 use crate::errno::{self, Errno, Result, Stop, final_errno};
 use crate::kernel_refs::KernelRefs;
+use crate::log::benefit_model::{BenefitModel, Decisions};
 use crate::log::fsync_pace::FsyncPace;
 use crate::log::permit_cache::Permits;
 use crate::log::prefault::Prefault;
@@ -22,8 +23,9 @@ use shale_oplog::{
 };
 use shale_proto::shared_pages::client_page;
 use shale_proto::{Reply, Request};
-use shale_sys::mutants;
+use shale_sys::{Clock, mutants};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -96,14 +98,44 @@ struct NvmCopy {
     /// Blocks that records in it name which are not known to be digested, oldest first.
     named: parking_lot::Mutex<VecDeque<Named>>,
     page: SharedWords,
+    /// Which whole blocks go directly to NVM.
+    model: parking_lot::Mutex<BenefitModel>,
+    clock: Arc<dyn Clock>,
+}
+
+impl NvmCopy {
+    fn is_eager(&self, ino: u64, range: Range<u64>) -> bool {
+        let now_ns = || self.clock.monotonic_ns();
+        self.model.lock().is_eager(ino, range, now_ns)
+    }
+
+    fn note_write(&self, ino: u64, range: Range<u64>, end: LogPos, eager: u64) {
+        let mut model = self.model.lock();
+        model.note_write(ino, range, end, eager);
+        let Decisions {
+            eager_bytes,
+            lazy_bytes,
+            ..
+        } = model.decisions();
+        self.page.store_u64(client_page::EAGER_BYTES, eager_bytes);
+        self.page.store_u64(client_page::LAZY_BYTES, lazy_bytes);
+    }
+
+    fn note_fsync(&self, digested: LogPos) {
+        let mut model = self.model.lock();
+        model.note_fsync(digested, self.clock.monotonic_ns());
+        let Decisions { right, wrong, .. } = model.decisions();
+        self.page.store_u64(client_page::DECIDED_RIGHT, right);
+        self.page.store_u64(client_page::DECIDED_WRONG, wrong);
+    }
 }
 
 impl ClientLog {
-    /// The log in `map`, which was just made and is empty, and its log in NVM if `map` is memory; `page`: the client page. `is_present`: all of
-    /// it is in memory.
+    /// The log in `map`, which was just made and is empty, and its log in NVM with the model of its buffer if `map` is memory; `page`: the
+    /// client page. `is_present`: all of it is in memory.
     pub(crate) fn new(
-        (map, nvm_log): (Arc<Map>, Option<Arc<Map>>),
-        page: Arc<Map>,
+        (map, nvm_log): (Arc<Map>, Option<(Arc<Map>, BenefitModel)>),
+        (page, clock): (Arc<Map>, Arc<dyn Clock>),
         (daemon, connection): (DaemonLink, ConnectionState),
         requests: Requests,
         (ring_bytes, is_present): (u64, bool),
@@ -111,7 +143,7 @@ impl ClientLog {
     ) -> Result<Self> {
         let writer = new_writer(&map, page.clone()).map_err(|e| errno::log(&e))?;
         let nvm_copy = match nvm_log {
-            Some(nvm) => {
+            Some((nvm, model)) => {
                 let nvm = Log::open(nvm).map_err(|e| errno::log(&e))?;
                 let copy = HardenedCopy::new(&writer, nvm).ok_or(Errno::PROTO)?;
                 let page = SharedWords::new(page);
@@ -119,6 +151,8 @@ impl ClientLog {
                     copy,
                     named: Default::default(),
                     page,
+                    model: parking_lot::Mutex::new(model),
+                    clock,
                 })
             }
             None => None,
@@ -228,6 +262,31 @@ impl ClientLog {
         }
     }
 
+    /// Whether whole blocks, `range` of the bytes of inode `ino`, go directly to NVM, although this client's log lies in memory: since
+    /// they are to survive a power cut when the call returns (`sync`), or an fsync is expected to follow (HiNFS §3.4.2). Of any other client
+    /// `false`: it has no choice.
+    #[inline]
+    pub fn is_eager(&self, ino: u64, range: Range<u64>, sync: bool) -> bool {
+        match &self.nvm_copy {
+            Some(nvm) => sync || nvm.is_eager(ino, range),
+            None => false,
+        }
+    }
+
+    /// Whether whole blocks of this client's writes can go to memory first.
+    #[inline]
+    pub fn is_buffer(&self) -> bool {
+        self.nvm_copy.is_some()
+    }
+
+    /// Bytes `range` of inode `ino` were written, with a record that ends at `end`; `eager`: so many of them directly to NVM.
+    #[inline]
+    pub fn note_write(&self, ino: u64, range: Range<u64>, end: LogPos, eager: u64) {
+        if let Some(nvm) = &self.nvm_copy {
+            nvm.note_write(ino, range, end, eager);
+        }
+    }
+
     /// A buffered client copies by itself, and asks nobody: all that is published, so that who waits next finds it done.
     #[cold]
     fn copy_to_nvm(&self, nvm: &NvmCopy, upto: LogPos, space: &GrantedSpace) -> Result<()> {
@@ -236,6 +295,7 @@ impl ClientLog {
         }
         if nvm.copy.hardened() < upto && !mutants::is_on("copy-left") {
             self.put_unnamed_back(nvm, space);
+            nvm.note_fsync(self.daemon.digested());
             let blocks = space.may_copy().then_some(space as &dyn FreeBlocks);
             let (digested, published) = (|| self.daemon.digested(), self.writer.published());
             let (hardened, named) = nvm.copy.harden(digested, published, blocks);

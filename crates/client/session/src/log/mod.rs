@@ -2,6 +2,7 @@
 //!
 //! [`client_log::ClientLog`] is the door; the rest is what it is made of.
 
+pub mod benefit_model;
 pub mod client_log;
 pub(crate) mod fsync_pace;
 pub(crate) mod permit_cache;

@@ -27,7 +27,7 @@ pub struct GrantedSpace {
     nvm: Arc<Map>,
     /// Whether calls write into granted blocks at all.
     may_steal: bool,
-    /// Whether the copy of a log in memory does.
+    /// Whether a buffered client may, in calls that go directly to NVM and when it copies its log.
     may_copy: bool,
     reservation: Reservation,
     blocks: Blocks,
@@ -119,21 +119,21 @@ impl GrantedSpace {
         bytes / BLOCK_BYTES as u64 + self.blocks.count()
     }
 
-    /// Whether the copy in NVM of a log in memory writes into granted blocks.
+    /// Whether this client is buffered and may write into granted blocks.
     pub(crate) fn may_copy(&self) -> bool {
         self.may_copy
     }
 
-    /// Whether calls write into granted blocks at all.
+    /// Whether a call writes into granted blocks: each of a client whose log is in NVM, of a buffered one those that are `eager`.
     #[inline]
-    pub fn may_steal(&self) -> bool {
-        self.may_steal
+    pub fn may_steal(&self, eager: bool) -> bool {
+        self.may_steal || eager && self.may_copy
     }
 
-    /// Takes `blocks` granted blocks, asking for more if needed; `false`: there are
+    /// Takes `blocks` granted blocks for a call ([`Self::may_steal`]), asking for more if needed; `false`: there are
     /// none to be had, so the bytes go through the log.
-    pub fn take_blocks(&self, blocks: u64, into: &mut Runs) -> Result<bool> {
-        match self.may_steal {
+    pub fn take_blocks(&self, blocks: u64, eager: bool, into: &mut Runs) -> Result<bool> {
+        match self.may_steal(eager) {
             true => self.take_granted(blocks, into),
             false => Ok(false),
         }
@@ -200,7 +200,11 @@ impl GrantedSpace {
             }
             at += bytes.len();
         }
-        if !mutants::is_on("steal-fence") {
+        let unfenced = match self.may_copy {
+            true => "eager-fence",
+            false => "steal-fence",
+        };
+        if !mutants::is_on(unfenced) {
             self.nvm.fence();
         }
         Ok(())

@@ -110,6 +110,7 @@ impl Place {
             log_bytes: LOG_BYTES_MIN,
             client_log_bytes: None,
             buffer_dir: Some(self.dir.path().join("buffer")),
+            buffering: None,
             staged: None,
             nvm: vec![NvmEntry::new(self.nvm_dir(), NVM_BYTES_MIN)],
             // NVM is full from the first block on, so new data is placed directly on a lower tier.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use shale_bench::scratch::os_error;
 use shale_bench::{BenchError, Result};
 use shale_daemon::{Daemon, DaemonError};
-use shale_libfs::{Caller, Recent, Session, SessionMaps, SessionOptions};
+use shale_libfs::{Caller, LineCosts, Recent, Session, SessionMaps, SessionOptions};
 use shale_model::Shale;
 use shale_pool::PoolError;
 use shale_proto::InProcess;
@@ -31,6 +31,12 @@ impl Clock for Hours {
         self.since.elapsed().as_nanos() as u64
     }
 }
+
+/// Of NVM that is ten times as slow as memory: what is measured differs from run to run, and with it what a workload does.
+pub(crate) const LINE_COSTS: LineCosts = LineCosts {
+    memory_ps: 10,
+    nvm_ps: 100,
+};
 
 /// A clock that always shows the same time of day.
 pub fn clock() -> Arc<dyn Clock> {
@@ -64,6 +70,7 @@ pub fn attach(daemon: &Daemon, maps: &SessionMaps, log_all: bool) -> Result<Arc<
     let channel = Arc::new(InProcess(daemon.attach_in_process(0)));
     let options = SessionOptions {
         log_all,
+        line_costs: Some(LINE_COSTS),
         ..SessionOptions::default()
     };
     Session::attach_mapped(channel, clock(), Recent::default(), options, maps)

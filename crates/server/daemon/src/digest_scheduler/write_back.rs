@@ -32,6 +32,14 @@ pub struct BufferStatus {
     pub unhardened_s: f64,
     /// Bytes that fsync copied to NVM, of clients that are attached.
     pub copied_bytes: u64,
+    /// Bytes of whole blocks that they wrote directly to NVM, since an fsync was expected to follow.
+    pub eager_bytes: u64,
+    /// Bytes that they wrote to memory.
+    pub lazy_bytes: u64,
+    /// Blocks for which the fsync that the Buffer Benefit Model expected came, or did not as expected.
+    pub decided_right: u64,
+    /// Blocks of which it expected the opposite: right / (right + wrong) is its accuracy (HiNFS §3.2, Figure 4).
+    pub decided_wrong: u64,
 }
 
 impl DigestScheduler {
@@ -49,6 +57,17 @@ impl DigestScheduler {
             status.unhardened_bytes += unhardened;
             status.unhardened_s = status.unhardened_s.max(age as f64 / 1e9);
             status.copied_bytes += client.client_page.copied_bytes();
+            let words = client.client_page.buffering();
+            let sums = [
+                &mut status.eager_bytes,
+                &mut status.lazy_bytes,
+                &mut status.decided_right,
+                &mut status.decided_wrong,
+            ];
+            // What clients say: nothing is decided by it.
+            for (sum, word) in sums.into_iter().zip(words) {
+                *sum = sum.saturating_add(word);
+            }
         }
         (status.clients > 0).then_some(status)
     }

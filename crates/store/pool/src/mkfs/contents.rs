@@ -48,6 +48,7 @@ pub(crate) fn volume_file(
         migrate_at_percent: None,
         trusted_uids: options.trusted_uids.clone(),
         buffer_dir: None,
+        buffering: None,
         staged: None,
         nvm: Vec::new(),
         ssd: absolute(ssd)?,

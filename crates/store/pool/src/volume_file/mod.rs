@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use shale_block::BlockModel;
 use shale_format::limits::{LOG_BYTES_MAX, LOG_BYTES_MIN, NVM_BYTES_MIN};
 use shale_format::superblock::Superblock;
-use shale_format::{Durability, TierId};
+use shale_format::{Buffering, Durability, TierId};
 use shale_nvm::Model;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -62,6 +62,9 @@ pub struct VolumeFile {
     /// is named by the volume's identity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub buffer_dir: Option<PathBuf>,
+    /// Which whole blocks buffered clients of a volume with NVM write to memory first, the name of a [`Buffering`]; none: `model`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub buffering: Option<String>,
     /// What a volume without NVM has in its place; none: it has NVM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub staged: Option<StagedEntry>,
@@ -233,6 +236,13 @@ impl VolumeFile {
             }
             Err(why) => return wrong_key("durability", why),
         }
+        if let Some(Err(why)) = self
+            .buffering
+            .as_ref()
+            .map(|name| name.parse::<Buffering>())
+        {
+            return wrong_key("buffering", why);
+        }
         if self.name.chars().any(char::is_control) {
             return wrong_key("name", "it has a control character: names go to terminals");
         }
@@ -313,6 +323,12 @@ impl VolumeFile {
     pub fn buffer_dir(&self) -> PathBuf {
         let usual = || shared_memory_dir(&self.uuid_bytes());
         self.buffer_dir.clone().unwrap_or_else(usual)
+    }
+
+    /// Which whole blocks buffered clients write to memory first.
+    pub fn buffering(&self) -> Buffering {
+        let name = self.buffering.as_deref().unwrap_or_default();
+        name.parse().unwrap_or_default()
     }
 
     /// Bytes of the memory tier: of NVM, or of the segments in shared memory.

@@ -14,6 +14,7 @@ fn sample(dir: &Path) -> VolumeFile {
         migrate_at_percent: None,
         trusted_uids: Vec::new(),
         buffer_dir: None,
+        buffering: None,
         staged: None,
         nvm: vec![NvmEntry::new(dir.to_path_buf(), NVM_BYTES_MIN)],
         ssd: vec![],

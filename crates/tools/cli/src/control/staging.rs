@@ -46,12 +46,30 @@ pub fn buffer(status: &Value) -> Option<String> {
         ),
     };
     Some(format!(
-        "{} of {}, {}; {lost}; fsync copied {} to NVM",
+        "{} of {}, {}; {lost}; fsync copied {} to NVM; written directly there {}, to memory {}{}",
         bytes(buffer, "used_bytes"),
         bytes(buffer, "limit_bytes"),
         count(number(buffer, "clients"), "client"),
         bytes(buffer, "copied_bytes"),
+        bytes(buffer, "eager_bytes"),
+        bytes(buffer, "lazy_bytes"),
+        accuracy(buffer),
     ))
+}
+
+/// How often the Buffer Benefit Model was right, once it has decided anything twice.
+fn accuracy(buffer: &Value) -> String {
+    let (right, wrong) = (
+        number(buffer, "decided_right"),
+        number(buffer, "decided_wrong"),
+    );
+    match right.saturating_add(wrong) {
+        0 => String::new(),
+        all => format!(
+            "; {:.1}% of {all} blocks went where the next fsync found it best",
+            right as f64 * 100.0 / all as f64
+        ),
+    }
 }
 
 /// A volume without NVM: its commits.
@@ -157,10 +175,12 @@ mod tests {
         assert_eq!(none, [None, None, None]);
         assert_eq!(buffer(&status), None, "nobody is buffered");
         let status = json!({"buffer": {"clients": 2, "limit_bytes": 320 << 20, "used_bytes": 3 << 20,
-            "unhardened_bytes": 1 << 20, "unhardened_s": 12.4, "copied_bytes": 5 << 10}});
+            "unhardened_bytes": 1 << 20, "unhardened_s": 12.4, "copied_bytes": 5 << 10, "eager_bytes": 7 << 10,
+            "lazy_bytes": 2 << 20, "decided_right": 19, "decided_wrong": 1}});
         assert_eq!(
             buffer(&status).unwrap(),
-            "3 MiB of 320 MiB, 2 clients; a power cut would lose 1 MiB now, of 12 s; fsync copied 5 KiB to NVM"
+            "3 MiB of 320 MiB, 2 clients; a power cut would lose 1 MiB now, of 12 s; fsync copied 5 KiB to NVM; \
+             written directly there 7 KiB, to memory 2 MiB; 95.0% of 20 blocks went where the next fsync found it best"
         );
     }
 }

@@ -318,6 +318,11 @@ fn buffer(sheet: &mut Sheet, s: &Status) {
             buffer.unhardened_s;
         Gauge bytes "buffer_copied" "Bytes that fsync copied to NVM, of clients that are attached":
             one(buffer.copied_bytes);
+        Gauge bytes "buffer_eager" "Bytes of whole blocks that they wrote directly to NVM": one(buffer.eager_bytes);
+        Gauge bytes "buffer_lazy" "Bytes that they wrote to memory": one(buffer.lazy_bytes);
+        Gauge plain "buffer_decided_right" "Blocks of which an fsync found what the one before had":
+            one(buffer.decided_right);
+        Gauge plain "buffer_decided_wrong" "Blocks of which it found the opposite": one(buffer.decided_wrong);
     });
 }
 

@@ -27,7 +27,7 @@ use crate::recovery::check;
 use crate::volume::base::Base;
 use crate::volume::media::{LOGS, medium_name};
 use crate::volume::place::Place;
-use crate::volume::sessions::{clock, once_free, side};
+use crate::volume::sessions::{LINE_COSTS, clock, once_free, side};
 use crate::wrong::Checked;
 use shale_bench::BenchError;
 use shale_bench::Result;
@@ -125,6 +125,7 @@ fn attach_mount(
     let options = SessionOptions {
         log_all,
         kernel_references: true,
+        line_costs: Some(LINE_COSTS),
         ..SessionOptions::default()
     };
     let channel = Arc::new(InProcess(daemon.attach_in_process(0)));
@@ -141,6 +142,7 @@ fn attach_mount(
 fn attach_other(daemon: &Daemon, place: &Place, log_all: bool) -> Result<Shale> {
     let options = SessionOptions {
         log_all,
+        line_costs: Some(LINE_COSTS),
         ..SessionOptions::default()
     };
     let channel = Arc::new(InProcess(daemon.attach_as(0, &[])));

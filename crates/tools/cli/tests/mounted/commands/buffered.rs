@@ -5,6 +5,7 @@ use crate::volume::{Volume, can_mount, detach, kill, library, lives, pattern, sh
 use serde_json::Value;
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -96,6 +97,59 @@ fn what_fsync_returned_from_survives_a_power_cut_and_the_rest_a_kill() {
     }
     v.umount();
     assert!(!dir.exists(), "nothing is left in memory");
+    v.fsck();
+}
+
+/// HiNFS §3.2: a block that each fsync finds written once goes directly to NVM; one that is overwritten in between stays in memory. The key
+/// `buffering` leaves no choice.
+#[test]
+fn blocks_that_an_fsync_follows_go_directly_to_nvm() {
+    if !can_mount() {
+        return;
+    }
+    const BLOCK: usize = 4096;
+    let v = Volume::buffered("eager");
+    for buffering in ["model", "lazy", "eager"] {
+        let described = fs::read_to_string(v.file()).unwrap();
+        let others = described.lines().filter(|l| !l.starts_with("buffering"));
+        let lines = others.collect::<Vec<_>>().join("\n");
+        let slow = lines.replace("[[nvm]]", "[[nvm]]\nmodel = \"hinfs-800\"");
+        let lines = if lines.contains("hinfs-800") {
+            lines
+        } else {
+            slow
+        };
+        fs::write(v.file(), format!("buffering = \"{buffering}\"\n{lines}\n")).unwrap();
+        v.mount();
+        let name = path(&v, buffering);
+        let file = fs::File::create(&name).unwrap();
+        for n in 0..40 {
+            // Once before each fsync.
+            file.write_all_at(&pattern(n, BLOCK), 0).unwrap();
+            // Eight times.
+            for m in 0..8 {
+                let page = pattern(n + m, BLOCK);
+                file.write_all_at(&page, BLOCK as u64).unwrap();
+            }
+            file.sync_all().unwrap();
+        }
+        drop(file);
+        let bytes = |key: &str| v.status()["buffer"][key].as_u64().unwrap() / BLOCK as u64;
+        let (eager, memory) = (bytes("eager_bytes"), bytes("lazy_bytes"));
+        assert_eq!(eager + memory, 40 * 9, "{buffering}");
+        match buffering {
+            "model" => assert_eq!(eager, 39, "all of the first block but its first write"),
+            "lazy" => assert_eq!(eager, 0),
+            _ => assert_eq!(memory, 0),
+        }
+        let wrong = v.status()["buffer"]["decided_wrong"].as_u64();
+        assert_eq!(wrong, Some(0), "{buffering}");
+        v.umount();
+        v.mount();
+        let found = fs::read(&name).unwrap();
+        assert!(found == [pattern(39, BLOCK), pattern(46, BLOCK)].concat());
+        v.umount();
+    }
     v.fsck();
 }
 
