@@ -220,7 +220,7 @@ impl Recovery<'_> {
             .filter(|(_, slot)| slot.state == slot_state::LIVE);
         live.map(|(number, slot)| {
             let number = number as u32;
-            let path = self.log_path(number, &slot);
+            let path = self.log_path(number, &slot, &mut report.problems);
             let map = match FdLogReader::open(&path) {
                 // Only who has made the table by hand can have done that: its checksum is right.
                 _ if !slot.is_sound() => {
@@ -264,21 +264,35 @@ impl Recovery<'_> {
     }
 
     /// The file of a log: the one in memory of a buffered client, if it is there and is that log, else the one in NVM, which has what was
-    /// copied there.
-    fn log_path(&self, number: u32, slot: &LogSlot) -> PathBuf {
+    /// copied there. That one is there and is not that log is among the `problems`.
+    fn log_path(&self, number: u32, slot: &LogSlot, problems: &mut Vec<String>) -> PathBuf {
         let name = file_name(number);
+        let in_nvm = self.nvm_dir.join(&name);
         let in_memory = self.buffer_dir.map(|dir| dir.join(&name));
-        let is_it = |path: &PathBuf| {
-            let Ok(log) = FdLogReader::open(path) else {
-                return false;
-            };
-            log.bytes() as u64 >= RING_AT as u64 + slot.ring_bytes
-                && self.wrong_header(&log, number, slot).is_none()
+        // After a power cut there is none, which is no problem.
+        let Some(path) = in_memory.filter(|path| path.symlink_metadata().is_ok()) else {
+            return in_nvm;
         };
-        match in_memory {
-            Some(path) if is_it(&path) => path,
-            _ => self.nvm_dir.join(name),
-        }
+        let expected = RING_AT as u64 + slot.ring_bytes;
+        let why = match FdLogReader::open(&path) {
+            Err(e) => e.to_string(),
+            Ok(log) if (log.bytes() as u64) < expected => {
+                format!(
+                    "{}: {} bytes, expected {expected}",
+                    path.display(),
+                    log.bytes()
+                )
+            }
+            Ok(log) => match self.wrong_header(&log, number, slot) {
+                None => return path,
+                Some(why) => format!("{}: {why}", path.display()),
+            },
+        };
+        let taken = in_nvm.display();
+        problems.push(format!(
+            "{why}: {taken} is taken, and what its client had not synced is lost"
+        ));
+        in_nvm
     }
 
     fn wrong_header(&self, map: &FdLogReader, number: u32, slot: &LogSlot) -> Option<String> {
