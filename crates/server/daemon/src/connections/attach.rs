@@ -377,7 +377,10 @@ impl AttachService {
             start,
             ring_bytes,
         };
-        let (log, nvm_log) = self.make_logs(&new, policy)?;
+        let (log, nvm_log) = self.make_logs(&new, policy).inspect_err(|_| {
+            // The one that could be made is of no use. What cannot be removed goes at the next start.
+            let _ = self.remove_logs(slot);
+        })?;
         let (log_fd, read) = ends_of(&log, requester.transport)?;
         let nvm_log = nvm_log
             .map(|made| made.into_nvm_log(requester.transport))
@@ -469,6 +472,11 @@ impl AttachService {
         let _nobody_attaches = self.table.lock();
         self.set_slot(slot, &zerocopy::FromZeros::new_zeroed())?;
         failpoints::reach("log-freed");
+        self.remove_logs(slot)
+    }
+
+    /// Removes the files of a slot that is free, if there are any.
+    fn remove_logs(&self, slot: u32) -> Result<()> {
         if let Some(dir) = &self.settings.buffer_dir {
             remove(&dir.join(file_name(slot)))?;
         }
