@@ -57,6 +57,7 @@ fn one(options: &Options, row: &Row, filled: &Filled) -> Result<Outcome> {
         cases: 0,
         seen: String::new(),
         untried: false,
+        buffered: false,
         until: begun + options.row_limit,
     };
     let done: Checked<()> = (row.run)(&mut trial)?;

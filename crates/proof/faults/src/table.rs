@@ -1,9 +1,11 @@
 //! The table of faults.
 
-use crate::limits::{no_space, system_limits};
+use crate::limits::{buffer_space, no_space, system_limits};
 use crate::lower_tiers::{device_changes, devices, failures, inodes, missing, zones};
 use crate::media::{golden, memory_errors, segments};
-use crate::metadata::{damaged_images, misdirected_writes, repair_cuts, rot, update_logs};
+use crate::metadata::{
+    buffered_logs, damaged_images, misdirected_writes, repair_cuts, rot, update_logs,
+};
 use crate::processes::{clients, killed, open_calls};
 use crate::trial::Trial;
 use crate::volume::stage::Checked;
@@ -108,6 +110,18 @@ pub const ROWS: &[Row] = &[
         update_logs::slot,
     ),
     row(
+        "buffered-log-header",
+        "the log in memory of a buffered client, after a kill, is damaged in its header, cut or another's: it is \
+         named, the log in NVM counts, and only what was not synced is lost; missing, as after a power \
+         cut: the same, nothing is told",
+        buffered_logs::header,
+    ),
+    row(
+        "buffered-log-record",
+        "as rot-log-record, of the log in memory",
+        buffered_logs::records,
+    ),
+    row(
         "memory-error",
         "SIGBUS in daemon and client: EIO on what lies there, both live on; the block is not used \
          again before the next start; what is written meanwhile goes elsewhere and stays",
@@ -123,6 +137,17 @@ pub const ROWS: &[Row] = &[
         "full-inodes",
         "as for data: inode numbers end with the blocks",
         no_space::inodes,
+    ),
+    row(
+        "full-memory",
+        "there is no shared memory for the log of a buffered client: it is refused with ENOSPC, directory and bytes are \
+         named, nothing is left behind; the others go on, and with space again it is a client",
+        buffer_space::memory,
+    ),
+    row(
+        "full-nvm-directory",
+        "the same where the NVM directory has no space for its log there",
+        buffer_space::nvm,
     ),
     row("full-log", "the writer waits, no call fails", no_space::log),
     row(
@@ -159,6 +184,22 @@ pub const ROWS: &[Row] = &[
         "returned calls are kept, the one in flight is whole or absent, its leases go; others wait \
          no longer than the limit",
         clients::killed,
+    ),
+    row(
+        "buffered-client-killed",
+        "a buffered client that never calls fsync: every call that returned is kept, the one in flight is whole \
+         or absent",
+        clients::buffered_killed,
+    ),
+    row(
+        "buffered-daemon-killed",
+        "as daemon-killed, of a buffered client that never calls fsync: what returned is there",
+        killed::buffered_daemon,
+    ),
+    row(
+        "buffered-recovery-killed",
+        "as recovery-killed, of a buffered client that never calls fsync",
+        killed::buffered_recovery,
     ),
     row(
         "client-stopped",

@@ -7,6 +7,7 @@ use crate::volume::load::Load;
 use crate::volume::stage::{Filled, Stage};
 use shale_bench::Result;
 use shale_bench::chance::Chance;
+use shale_model::Act;
 
 /// Cases of a row in a quick run.
 pub const QUICK_CASES: u64 = 6;
@@ -76,6 +77,8 @@ pub struct Trial<'t> {
     pub seen: String,
     /// It cannot be tried; `seen` says why.
     pub untried: bool,
+    /// Its volumes are those of buffered clients.
+    pub buffered: bool,
     /// No case begins after it.
     pub(crate) until: Instant,
 }
@@ -86,7 +89,19 @@ impl Trial<'_> {
     /// # Errors
     /// No space.
     pub fn stage(&self) -> Result<Stage> {
-        Stage::small(&self.options.dir)
+        match self.buffered {
+            true => Stage::buffered(&self.options.dir),
+            false => Stage::small(&self.options.dir),
+        }
+    }
+
+    /// The workload's operations; of buffered clients without fsync, so that what they wrote is in memory.
+    pub fn acts(&self) -> Box<dyn Iterator<Item = Act> + Send> {
+        let (load, seed) = (self.filled.load, self.options.seed);
+        match self.buffered {
+            true => load.unsynced_acts(seed),
+            false => load.acts(seed),
+        }
     }
 
     /// Whether this build has failpoints; else the row is not tried.

@@ -1,5 +1,6 @@
 //! Metadata that is not what was written: which structures there are, how they are damaged, what follows.
 
+pub mod buffered_logs;
 pub mod damage;
 pub mod damaged_images;
 pub mod misdirected_writes;

@@ -1,7 +1,7 @@
 //! Update logs that a crash left, damaged before recovery: what comes before the damage is kept,
 //! nothing comes half.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::trial::Trial;
 use crate::trial::kept;
@@ -9,48 +9,79 @@ use crate::volume::stage::{Checked, Stage, attach_to, both, close_all, side, tre
 use shale_bench::BenchError;
 use shale_bench::Result;
 use shale_bench::chance::Chance;
+use shale_format::Ino;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::log::{LogSlot, slot_state};
 use shale_format::superblock::LOG_TABLE_BLOCK;
+use shale_libfs::Caller;
 use shale_model::{Memory, Snapshot};
+use shale_pool::buffer_dir::make_private_dir;
 
 /// Operations whose records are in the log.
 const LOGGED: usize = 60;
 
+/// Of these, operations that a buffered client called fsync behind.
+const SYNCED: usize = 20;
+
+/// A log file, and what it holds.
+type LogFile = (PathBuf, Vec<u8>);
+
 /// A volume with a log that was not digested.
-struct Left {
-    stage: Stage,
+pub(super) struct Left {
+    pub(super) stage: Stage,
     image: Vec<u8>,
-    log: (PathBuf, Vec<u8>),
+    /// The log; of a buffered client that in memory.
+    pub(super) log: LogFile,
+    /// The log in NVM of a buffered client.
+    nvm_log: Option<LogFile>,
     /// The tree after each operation that is in the log only.
-    trees: Vec<Snapshot>,
+    pub(super) trees: Vec<Snapshot>,
 }
 
 impl Left {
-    fn make(trial: &Trial<'_>) -> Result<Checked<Left>> {
+    pub(super) fn make(trial: &Trial<'_>) -> Result<Checked<Left>> {
         let stage = trial.stage()?;
         let trees = kept!(crash(&stage, trial));
-        let path = stage.nvm().join(shale_format::log::file_name(0));
-        let log = std::fs::read(&path).map_err(BenchError::file(&path, "read"))?;
+        let log_in = |dir: PathBuf| -> Result<LogFile> {
+            let path = dir.join(shale_format::log::file_name(0));
+            let log = std::fs::read(&path).map_err(BenchError::file(&path, "read"))?;
+            Ok((path, log))
+        };
+        let in_nvm = log_in(stage.nvm())?;
+        let (log, nvm_log) = match trial.buffered {
+            true => (log_in(stage.buffer_dir())?, Some(in_nvm)),
+            false => (in_nvm, None),
+        };
         Ok(Ok(Left {
             image: stage.image()?,
-            log: (path, log),
+            log,
+            nvm_log,
             trees,
             stage,
         }))
     }
 
-    fn put(&self, log: Option<&[u8]>) -> Result<()> {
+    /// The volume as it was left, with this as the log, or none.
+    pub(super) fn put(&self, log: Option<&[u8]>) -> Result<()> {
         self.stage.put(&self.image)?;
-        let path = &self.log.0;
-        match log {
-            None => Ok(()),
-            Some(log) => std::fs::write(path, log).map_err(BenchError::file(path, "write")),
+        let write = |path: &Path, log: &[u8]| {
+            std::fs::write(path, log).map_err(BenchError::file(path, "write"))
+        };
+        if let Some((path, log)) = &self.nvm_log {
+            make_private_dir(&self.stage.buffer_dir())?;
+            write(path, log)?;
         }
+        log.map_or(Ok(()), |log| write(&self.log.0, log))
+    }
+
+    /// Operations after which the tree was last what it was when a buffered client had called fsync.
+    pub(super) fn synced(&self) -> usize {
+        let is_it = |tree: &Snapshot| *tree == self.trees[SYNCED];
+        self.trees.iter().rposition(is_it).unwrap_or_default()
     }
 
     /// Recovers; gives after how many operations the tree is, and what recovery reported.
-    fn recover(&self) -> Checked<(usize, Vec<String>)> {
+    pub(super) fn recover(&self) -> Checked<(usize, Vec<String>)> {
         let daemon = self.stage.start()?;
         let problems = daemon.recovery().problems.clone();
         let session = attach_to(&daemon)?;
@@ -74,7 +105,7 @@ fn crash(stage: &Stage, trial: &Trial<'_>) -> Checked<Vec<Snapshot>> {
     let daemon = stage.start()?;
     let session = attach_to(&daemon)?;
     let mut shale = side(&session);
-    let mut acts = trial.filled.load.acts(trial.options.seed);
+    let mut acts = trial.acts();
     for act in acts.by_ref().take(150) {
         both(&mut model, &mut shale, &act)?;
     }
@@ -86,6 +117,10 @@ fn crash(stage: &Stage, trial: &Trial<'_>) -> Checked<Vec<Snapshot>> {
     for act in acts.take(LOGGED) {
         both(&mut model, &mut shale, &act)?;
         trees.push(tree(&mut model)?);
+        if trial.buffered && trees.len() == SYNCED + 1 {
+            let synced = session.fsync(&Caller::default(), Ino::ROOT.0, false);
+            synced.map_err(|e| format!("fsync: {e}"))?;
+        }
     }
     daemon.abandon();
     Ok(trees)
@@ -96,7 +131,7 @@ fn used(log: &[u8]) -> usize {
     log.iter().rposition(|&b| b != 0).map_or(0, |at| at + 1)
 }
 
-fn noted(what: &str, wrong: String) -> Result<Checked<()>> {
+pub(super) fn noted(what: &str, wrong: String) -> Result<Checked<()>> {
     Ok(Err(format!("{what}: {wrong}")))
 }
 
@@ -140,7 +175,7 @@ pub fn records(trial: &mut Trial<'_>) -> Result<Checked<()>> {
         return Ok(Err("the log is empty".to_owned()));
     }
     let last = left.trees.len() - 1;
-    let mut kept_operations = 0;
+    let (mut kept_operations, mut unsynced) = (0, 0);
     while trial.next_case() {
         let mut log = left.log.1.clone();
         let byte = begin + trial.chance.below((end - begin) as u64) as usize;
@@ -149,7 +184,10 @@ pub fn records(trial: &mut Trial<'_>) -> Result<Checked<()>> {
         kept!(left.stage.fsck());
         match left.recover() {
             Err(wrong) => return noted(&format!("byte {byte} of the log {how}"), wrong),
-            Ok((at, _)) => kept_operations += at,
+            Ok((at, _)) => {
+                kept_operations += at;
+                unsynced += usize::from(at < left.synced());
+            }
         }
     }
     let cases = trial.cases.max(1) as usize;
@@ -157,6 +195,9 @@ pub fn records(trial: &mut Trial<'_>) -> Result<Checked<()>> {
         "{} of {last} operations kept on average",
         kept_operations / cases
     );
+    if trial.buffered {
+        trial.seen += &format!("; {unsynced} times fewer than were synced");
+    }
     Ok(Ok(()))
 }
 

@@ -18,12 +18,12 @@ use shale_libfs::Session;
 use shale_proto::SocketChannel;
 use shale_sys::SystemClock;
 
-use crate::volume::load::Load;
+use crate::trial::Trial;
 use crate::volume::sight::use_it;
 use crate::volume::stage::{Checked, Stage, attach, both, config_of, side};
 use shale_bench::BenchError;
 use shale_bench::Result;
-use shale_model::Memory;
+use shale_model::{Act, Memory};
 
 /// Exit status of a child that was refused something and said so.
 const REFUSED: i32 = 3;
@@ -122,7 +122,7 @@ impl Process {
         Process::start(stage, point, limits, &words)
     }
 
-    /// A client that does a workload. `limits`: as of a daemon.
+    /// A client that does the trial's workload. `limits`: as of a daemon.
     ///
     /// # Errors
     /// No process can be started.
@@ -130,16 +130,16 @@ impl Process {
         stage: &Stage,
         point: Option<&Point>,
         limits: &str,
-        load: Load,
-        seed: u64,
+        trial: &Trial<'_>,
     ) -> Result<Process> {
-        let words = [
+        let mut words = vec![
             "faults-client".to_owned(),
             socket(stage).display().to_string(),
             counter(stage).display().to_string(),
-            load.name().to_owned(),
-            seed.to_string(),
+            trial.filled.load.name().to_owned(),
+            trial.options.seed.to_string(),
         ];
+        words.extend(trial.buffered.then(|| "--unsynced".to_owned()));
         Process::start(stage, point, limits, &words)
     }
 
@@ -348,14 +348,14 @@ pub(crate) fn noted(done: Checked<()>) -> i32 {
 }
 
 /// What a child client does: operations, until one fails. Gives its exit status.
-pub fn work(stage_socket: &Path, counter: &Path, load: Load, seed: u64) -> i32 {
+pub fn work(stage_socket: &Path, counter: &Path, acts: impl Iterator<Item = Act>) -> i32 {
     let done = || -> Checked<()> {
         let channel = SocketChannel::connect(stage_socket).map_err(|e| format!("connect: {e}"))?;
         let session = attach(Arc::new(channel))?;
         let mut shale = side(&session);
         let mut model = Memory::new(0o755);
         let file = std::fs::File::create(counter).map_err(|e| e.to_string())?;
-        for (n, act) in (1_u64..).zip(load.acts(seed)) {
+        for (n, act) in (1_u64..).zip(acts) {
             both(&mut model, &mut shale, &act)?;
             file.write_all_at(&n.to_le_bytes(), 0)
                 .map_err(|e| e.to_string())?;

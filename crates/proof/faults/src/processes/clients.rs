@@ -43,8 +43,7 @@ impl Meeting {
         let listening = daemon.listen(&crate::processes::child::socket(&stage));
         kept!(listening.map_err(|e| format!("listen: {e}")));
         let _ = std::fs::remove_file(counter(&stage));
-        let (load, seed) = (trial.filled.load, trial.options.seed);
-        let client = Process::client(&stage, point, limits, load, seed)?;
+        let client = Process::client(&stage, point, limits, trial)?;
         Ok(Ok(Meeting {
             stage,
             client,
@@ -67,7 +66,7 @@ impl Meeting {
     /// What the client had done: the model after what returned, and with one more.
     fn may(&self, trial: &Trial<'_>) -> May {
         let mut model = Memory::new(0o755);
-        let mut acts = trial.filled.load.acts(trial.options.seed);
+        let mut acts = trial.acts();
         for act in acts.by_ref().take(returned(&self.stage)) {
             // What it answered was compared by the client itself.
             let _ = model.act(&act);
@@ -171,6 +170,49 @@ fn meet(trial: &Trial<'_>, point: &Point) -> Result<Checked<()>> {
         }
     }
     Ok(meeting.end(shale, model))
+}
+
+/// Operations of a buffered client before it is killed, at most.
+const BUFFERED_ACTS: u64 = 1_500;
+
+/// A buffered client that never calls fsync is killed at some moment: what it had written is in memory, and a part of it nowhere else.
+pub fn buffered_killed(trial: &mut Trial<'_>) -> Result<Checked<()>> {
+    trial.buffered = true;
+    let mut in_memory = 0;
+    while trial.next_case() {
+        let mut meeting = kept!(Meeting::new(trial, None, "")?);
+        let first = 1 + trial.chance.below(BUFFERED_ACTS) as usize;
+        kept!(meeting.wait(|m| returned(&m.stage) >= first || m.client.has_ended()));
+        let Some(buffer) = meeting.daemon.status_values().buffer else {
+            return Ok(Err(format!(
+                "no buffered client: {}",
+                meeting.client.errors()
+            )));
+        };
+        meeting.client.signal(Signal::KILL);
+        let status = kept!(meeting.client.status());
+        if !was_killed(status) {
+            let errors = meeting.client.errors();
+            return Ok(Err(format!("the client ended with {status}: {errors}")));
+        }
+        if buffer.copied_bytes > 0 {
+            let copied = buffer.copied_bytes;
+            return Ok(Err(format!("{copied} bytes were copied without fsync")));
+        }
+        in_memory += buffer.used_bytes;
+        let may = meeting.may(trial);
+        let (shale, model) = kept!(meeting.look(may));
+        kept!(meeting.end(shale, model));
+    }
+    trial.seen = format!(
+        "{} kills, {} KiB of log in memory alone each",
+        trial.cases,
+        (in_memory >> 10) / trial.cases.max(1)
+    );
+    match in_memory {
+        0 => Ok(Err("nothing was in memory alone".to_owned())),
+        _ => Ok(Ok(())),
+    }
 }
 
 /// What [`use_it`] has made, in the model.

@@ -85,7 +85,7 @@ fn work(stage: &Stage, trial: &Trial<'_>) -> Checked<May> {
     let other = join(stage);
     let mut shale = side(&session);
     let mut model = model;
-    for (n, act) in (1..=ACTS).zip(trial.filled.load.acts(trial.options.seed)) {
+    for (n, act) in (1..=ACTS).zip(trial.acts()) {
         let before = model.clone();
         let (should, did) = (model.act(&act), shale.act(&act));
         if should != did {
@@ -152,6 +152,18 @@ fn kill_daemon(stage: &Stage, trial: &Trial<'_>, point: &Point) -> Result<Checke
         false if status.success() => Ok(Ok(None)),
         false => Ok(Err(format!("{status}: {}", daemon.errors()))),
     }
+}
+
+/// As [`daemon`], of a buffered client that never calls fsync.
+pub fn buffered_daemon(trial: &mut Trial<'_>) -> Result<Checked<()>> {
+    trial.buffered = true;
+    daemon(trial)
+}
+
+/// As [`recovery`], of a buffered client that never calls fsync.
+pub fn buffered_recovery(trial: &mut Trial<'_>) -> Result<Checked<()>> {
+    trial.buffered = true;
+    recovery(trial)
 }
 
 /// The daemon is killed at each of its points.

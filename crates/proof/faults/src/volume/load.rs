@@ -46,6 +46,12 @@ impl Load {
             Load::Records => Box::new(Stream::new(seed, records)),
         }
     }
+
+    /// The same without fsync.
+    pub fn unsynced_acts(self, seed: u64) -> Box<dyn Iterator<Item = Act> + Send> {
+        let is_sync = |act: &Act| matches!(act, Act::File(_, FileAct::Sync));
+        Box::new(self.acts(seed).filter(move |act| !is_sync(act)))
+    }
 }
 
 /// Operations that come in groups.

@@ -11,10 +11,11 @@ use std::sync::Arc;
 use shale_check::{CheckOptions, RepairReport, Report, check_volume_dir, repair_volume_dir};
 use shale_daemon::{Daemon, DaemonConfig};
 use shale_format::limits::{LOG_BYTES_MIN, NVM_BYTES_MIN, SEGMENT_BYTES};
-use shale_format::{DirKey, Ino};
+use shale_format::{DirKey, Durability, Ino};
 use shale_libfs::{Caller, Recent, Session, SessionOptions};
 use shale_nvm::{Access, Map};
 use shale_pool::VolumeFile;
+use shale_pool::buffer_dir;
 use shale_pool::nvm_dir::{make_nvm, segment_name, segment_sizes};
 use shale_pool::volume_file::{FORMAT, NvmEntry, uuid_text};
 use shale_proto::{Channel, InProcess};
@@ -51,6 +52,15 @@ impl Stage {
     /// # Errors
     /// No space.
     pub fn new(dir: &Path, bytes: u64, uuid: [u8; 16]) -> Result<Stage> {
+        Stage::with_policy(dir, (bytes, uuid), Durability::Strict)
+    }
+
+    /// The same with this durability policy.
+    fn with_policy(
+        dir: &Path,
+        (bytes, uuid): (u64, [u8; 16]),
+        durability: Durability,
+    ) -> Result<Stage> {
         let dir = tempfile::Builder::new()
             .prefix("shale-faults-")
             .tempdir_in(dir)
@@ -64,6 +74,7 @@ impl Stage {
             hash_seed: [0x5eed, 0xca11],
             root_mode: 0o755,
             log_bytes: LOG_BYTES_MIN,
+            durability,
             owner_uid: rustix::process::geteuid().as_raw(),
             ..MkfsOptions::default()
         };
@@ -82,6 +93,14 @@ impl Stage {
         Stage::new(dir, NVM_BYTES_MIN, UUID)
     }
 
+    /// The smallest volume there is, whose clients are buffered unless they ask for something else.
+    ///
+    /// # Errors
+    /// No space.
+    pub fn buffered(dir: &Path) -> Result<Stage> {
+        Stage::with_policy(dir, (NVM_BYTES_MIN, UUID), Durability::Buffered)
+    }
+
     /// Everything of it.
     pub fn dir(&self) -> &Path {
         self.dir.path()
@@ -90,6 +109,11 @@ impl Stage {
     /// The NVM directory.
     pub fn nvm(&self) -> PathBuf {
         self.dir.path().join("nvm")
+    }
+
+    /// Where the logs of buffered clients are in memory.
+    pub fn buffer_dir(&self) -> PathBuf {
+        self.config().volume.buffer_dir()
     }
 
     /// The file of segment `n`.
@@ -121,6 +145,7 @@ impl Stage {
     /// They cannot be written.
     pub fn put(&self, image: &[u8]) -> Result<()> {
         let nvm = self.nvm();
+        buffer_dir::remove_all(&self.buffer_dir())?;
         let list = std::fs::read_dir(&nvm).map_err(BenchError::file(&nvm, "list"))?;
         for entry in list.flatten() {
             if !entry.file_name().to_string_lossy().starts_with("seg-") {

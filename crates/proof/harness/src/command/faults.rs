@@ -79,6 +79,8 @@ pub struct ClientArgs {
     #[arg(value_parser = parse_load)]
     load: Load,
     seed: u64,
+    #[arg(long)]
+    unsynced: bool,
 }
 
 /// Arguments of a child that is a client for a moment.
@@ -134,8 +136,11 @@ pub fn devices(args: &DevicesArgs) -> ExitCode {
 
 /// Is a client.
 pub fn client(args: &ClientArgs) -> ExitCode {
-    let (load, seed) = (args.load, args.seed);
-    ExitCode::from(child::work(&args.socket, &args.counter, load, seed) as u8)
+    let acts = match args.unsynced {
+        true => args.load.unsynced_acts(args.seed),
+        false => args.load.acts(args.seed),
+    };
+    ExitCode::from(child::work(&args.socket, &args.counter, acts) as u8)
 }
 
 /// Runs it; whether every promise was kept.
