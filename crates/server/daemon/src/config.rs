@@ -1,5 +1,6 @@
 //! How a daemon is started.
 
+use crate::digest_scheduler::write_back::{WRITE_BACK_AGE, WRITE_BACK_EVERY};
 use crate::tiering::{DIRECT_PLACEMENT_MIN_BYTES, Speed};
 use shale_nvm::{Map, MapOptions};
 use shale_pool::volume_file::VolumeFile;
@@ -30,6 +31,8 @@ pub struct DaemonConfig {
     /// Inodes of which leases are known while nobody needs them: beyond that the ones go that were
     /// asked for least recently.
     pub leases_max: usize,
+    /// When what buffered clients have logged is written back, where nobody waits for it.
+    pub write_back: WriteBackTimes,
     /// How long a client may stay inside one call while others wait for it.
     pub client_stall_timeout: Duration,
     /// Number of the FUSE connection that this daemon serves: logs of the same
@@ -53,6 +56,24 @@ pub struct DaemonConfig {
     pub log_map: LogMap,
     /// Logs that a test can make again just so. Never for a volume that is to be kept.
     pub fixed_logs: Option<FixedLogs>,
+}
+
+/// When what buffered clients have logged is written back, where nobody waits for it.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteBackTimes {
+    /// How often their logs are looked at.
+    pub every: Duration,
+    /// How old what is logged may become.
+    pub age: Duration,
+}
+
+impl Default for WriteBackTimes {
+    fn default() -> Self {
+        Self {
+            every: WRITE_BACK_EVERY,
+            age: WRITE_BACK_AGE,
+        }
+    }
 }
 
 /// What is otherwise random or 0 about a new log.
@@ -90,6 +111,7 @@ impl DaemonConfig {
             places_large_runs_below: true,
             speed: Speed::default(),
             leases_max: LEASES_MAX,
+            write_back: WriteBackTimes::default(),
             client_stall_timeout: Duration::from_secs(5),
             connection: None,
             connection_continues: false,

@@ -119,7 +119,8 @@ impl Daemon {
         if !self.services.is_staged() {
             let services = self.services.clone();
             self.spawn("write-back".to_owned(), move || {
-                services.digests.run_write_back(&services.write_back)
+                let times = services.config.write_back;
+                services.digests.run_write_back(&services.write_back, times)
             })?;
         }
         let services = self.services.clone();

@@ -46,7 +46,7 @@ pub use shale_coherence::lease_table::LeaseHook;
 pub use shale_recovery::recover::RecoveryReport;
 pub use shale_tiering as tiering;
 
-pub use config::{DaemonConfig, FixedLogs, LogMap};
+pub use config::{DaemonConfig, FixedLogs, LogMap, WriteBackTimes};
 pub use connections::limits::{Limits, RATE_MIN, Whose};
 pub use daemon::Daemon;
 pub use device_manager::DeviceReport;

@@ -5,6 +5,7 @@
 //! [`WRITE_BACK_EVERY`] for what is older than [`WRITE_BACK_AGE`].
 
 use super::DigestScheduler;
+use crate::config::WriteBackTimes;
 use crate::hardening::{NotHardened, StopFlag};
 use serde::Serialize;
 use shale_clients::client::Client;
@@ -13,9 +14,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// How often write-back looks at logs (HiNFS §3.2).
-const WRITE_BACK_EVERY: Duration = Duration::from_secs(5);
+pub(crate) const WRITE_BACK_EVERY: Duration = Duration::from_secs(5);
 /// How old what is logged may become before it is written back, where nobody waits for it (HiNFS §3.2).
-const WRITE_BACK_AGE: Duration = Duration::from_secs(30);
+pub(crate) const WRITE_BACK_AGE: Duration = Duration::from_secs(30);
 
 /// The write buffer: the logs in memory of buffered clients.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -73,8 +74,8 @@ impl DigestScheduler {
     }
 
     /// The thread that writes back what is old, until `stop`.
-    pub(crate) fn run_write_back(&self, stop: &StopFlag) {
-        stop.every(WRITE_BACK_EVERY, || self.write_back(WRITE_BACK_AGE));
+    pub(crate) fn run_write_back(&self, stop: &StopFlag, times: WriteBackTimes) {
+        stop.every(times.every, || self.write_back(times.age));
     }
 
     /// Digests of each buffered client what it logged `age` ago and before, as far as looks tell: this is one.

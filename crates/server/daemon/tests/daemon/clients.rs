@@ -1,7 +1,7 @@
 //! What digest, death, restart and misuse do.
 
 use crate::served::*;
-use shale_daemon::Daemon;
+use shale_daemon::{Daemon, WriteBackTimes};
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::record::StealBody;
 use shale_format::{BlockAddr, Ino};
@@ -33,6 +33,36 @@ fn what_is_appended_is_in_the_volume_after_digest() {
     let daemon = place.start();
     assert_eq!(daemon.recovery().logs, 0, "a clean stop leaves no logs");
     assert_eq!(content(&daemon.volume().view(), "a"), data);
+    daemon.shutdown().unwrap();
+}
+
+#[test]
+fn what_a_buffered_client_logged_is_written_back_once_it_is_old() {
+    let place = Place::new(64);
+    let mut config = place.config();
+    config.volume.buffer_dir = Some(place.nvm().with_file_name("buffer"));
+    let age = Duration::from_millis(400);
+    config.write_back = WriteBackTimes {
+        every: Duration::from_millis(20),
+        age,
+    };
+    let daemon = start(config);
+    let mut hand = Hand::buffered(&daemon);
+    assert!(hand.attached.buffered);
+    for name in ["first", "second"] {
+        let begun = Instant::now();
+        hand.make_file(name, b"nobody asks for a digest");
+        let end = hand.writer.published().pos().0;
+        eventually("it is written back", || {
+            hand.daemon_page.load_u64(daemon_page::DIGESTED) == end
+        });
+        let took = begun.elapsed();
+        assert!(took >= age, "after {took:?}: by something else");
+        assert!(took < age * 10, "after {took:?}");
+        let view = daemon.volume().view();
+        assert_eq!(content(&view, name), b"nobody asks for a digest");
+    }
+    assert_eq!(hand.ask(Request::Detach), Reply::Done);
     daemon.shutdown().unwrap();
 }
 

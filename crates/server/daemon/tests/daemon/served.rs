@@ -118,6 +118,13 @@ impl Hand {
         Self::attach(Box::new(InProcess(daemon.attach_in_process(0))), false)
     }
 
+    /// A buffered one.
+    #[allow(dead_code, reason = "not every test program has such clients")]
+    pub fn buffered(daemon: &Daemon) -> Self {
+        let channel = Box::new(InProcess(daemon.attach_in_process(0)));
+        Self::attach_with(channel, false, Durability::Buffered as u8)
+    }
+
     /// Of a user whose records are judged.
     #[allow(dead_code, reason = "not every test program has such clients")]
     pub fn judged(daemon: &Daemon, uid: u32) -> Self {
@@ -129,10 +136,15 @@ impl Hand {
     }
 
     fn attach(channel: Box<dyn Channel>, judged: bool) -> Self {
+        Self::attach_with(channel, judged, 0)
+    }
+
+    /// `durability`: number of its policy; 0: the volume's.
+    fn attach_with(channel: Box<dyn Channel>, judged: bool, durability: u8) -> Self {
         let ask = Request::Attach {
             version: PROTO_VERSION,
             log_bytes: 0,
-            durability: 0,
+            durability,
         };
         let (reply, fds) = channel.call(ask).unwrap();
         let Reply::Attached(attached) = reply else {
