@@ -76,6 +76,7 @@ fn kind_of(wrong: &str) -> &'static str {
         ("the tree is none that", "another tree"),
         ("the tree is that after", "another tree"),
         ("no order of the calls", "another tree"),
+        ("no calls that may be kept", "another tree"),
         ("as after", "another tree"),
         ("no order", "no order of the calls"),
         ("is not known", "a request sent again"),

@@ -75,7 +75,7 @@ const fn of_hostile(name: &'static str, what: &'static str) -> Mutant {
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 120] = [
+pub const MUTANTS: [Mutant; 122] = [
     of_buffered(
         "named-reused",
         "blocks that a buffered client's fsync wrote are written again once they are a file's",
@@ -95,6 +95,14 @@ pub const MUTANTS: [Mutant; 120] = [
     of_buffered(
         "copy-left",
         "fsync of a buffered client copies nothing to NVM",
+    ),
+    of_buffered(
+        "lease-before-copy",
+        "a lease moves from a buffered client when only what it has copied to NVM is in the volume",
+    ),
+    of_buffered(
+        "sync-left-in-memory",
+        "sync writes nothing of buffered clients back",
     ),
     of_buffered(
         "store-unsafe",

@@ -512,6 +512,10 @@ impl LogDigester for DigestScheduler {
 
 impl LogFlusher for DigestScheduler {
     fn digest_to(&self, client: &Arc<Client>, target: u64) -> Result<(), DigestStop> {
+        let target = match mutants::is_on("lease-before-copy") && client.nvm_log.is_some() {
+            true => target.min(client.copied()),
+            false => target,
+        };
         DigestScheduler::digest_to(self, client, target)
     }
 }

@@ -519,6 +519,9 @@ fn wrong_tree(run: &Run, windows: &[(usize, usize)], found: &Snapshot) -> String
     if let Some(orders) = &run.orders {
         return orders.explain(windows, found);
     }
+    if let Some(losses) = &run.losses {
+        return losses.explain(windows, found);
+    }
     let tree = parts(found);
     let mut lines = Vec::new();
     for (track, &(returned, begun)) in run.tracks.iter().zip(windows) {

@@ -53,7 +53,8 @@ const FSYNC_ONE_IN: u64 = 3;
 pub(crate) const PANIC: &str = "a panic";
 
 impl Doer<'_> {
-    pub(crate) fn act(&mut self, client: usize, act: &Act) -> Checked<()> {
+    /// Does an operation. Gives what was done of it: all, or what there was space for.
+    pub(crate) fn act(&mut self, client: usize, act: &Act) -> Checked<Option<Act>> {
         let act = within(self.root, act.clone());
         self.model.set_client(client);
         let shale = &mut self.shales[client];
@@ -63,12 +64,14 @@ impl Doer<'_> {
             && let Some(part) = part_done(&act, &did)
         {
             // There was no space, or not enough: that much was done.
-            let _ = part.map(|part| self.model.act(&part));
-            return Ok(());
+            if let Some(part) = &part {
+                let _ = self.model.act(part);
+            }
+            return Ok(part);
         }
         let should = self.model.act(&act);
         match should == did {
-            true => Ok(()),
+            true => Ok(Some(act)),
             false => Err(format!(
                 "client {client}, {act:?}: expected {}, found {}",
                 shown(&should),
@@ -104,7 +107,8 @@ impl Doer<'_> {
             set_operation(number as u64 + 1);
             let done = match step {
                 Step::Item { client: who, item } => {
-                    self.act(client(who), &self.workload.act(item, number))
+                    let act = self.workload.act(item, number);
+                    self.act(client(who), &act).map(|_| ())
                 }
                 _ => {
                     daemon.quiesce();

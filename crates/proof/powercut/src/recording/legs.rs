@@ -116,7 +116,7 @@ impl Crew<'_> {
         match step {
             Step::Item { client, item } => {
                 let act = self.doer.workload.act(item, number);
-                self.doer.act(client, &act)
+                self.doer.act(client, &act).map(|_| ())
             }
             Step::Digest => {
                 self.daemon.quiesce();
@@ -173,6 +173,7 @@ impl Crew<'_> {
             tracks: vec![track],
             logs: self.sessions.len(),
             orders: None,
+            losses: None,
             program: None,
             items: vec![true],
         };

@@ -19,6 +19,7 @@ use shale_format::{Durability, Ino};
 use shale_libfs::{Caller, Session};
 use shale_record::Recording;
 
+use crate::recording::buffered;
 use crate::recording::clients;
 use crate::recording::turned;
 use crate::volume::base::Base;
@@ -67,6 +68,7 @@ pub fn run(place: &mut Place, base: &Base, workload: &Workload) -> Result<Checke
         tracks: Vec::new(),
         logs,
         orders: None,
+        losses: None,
         program: workload.whole_program(),
         items: workload.steps.iter().map(|&s| s != Step::Digest).collect(),
     };
@@ -82,6 +84,9 @@ pub fn run(place: &mut Place, base: &Base, workload: &Workload) -> Result<Checke
         false if workload.at_once => {
             let them = (&sessions[..], &*place.unrest);
             clients::at_once(with, them, base, workload, &mut run)
+        }
+        false if base.policy == Durability::Buffered && logs > 1 => {
+            buffered::in_turns(with, &sessions, base, workload, &mut run)
         }
         false => in_turns(with, &sessions, base, workload, &mut run),
     };
@@ -127,7 +132,7 @@ fn numbered(workload: &Workload) -> Vec<(usize, Step)> {
 }
 
 /// Makes durable what the client has done.
-fn fsync(session: &Session) -> Checked<()> {
+pub(crate) fn fsync(session: &Session) -> Checked<()> {
     let done = session.fsync(&Caller::default(), Ino::ROOT.0, false);
     done.map_err(|e| format!("fsync: {e}"))
 }

@@ -3,6 +3,7 @@
 use shale_model::workload::programs::Program;
 use shale_record::Recorded;
 
+use crate::recording::losses::Losses;
 use crate::recording::orders::Orders;
 use crate::recording::track::{Parts, Track};
 
@@ -17,6 +18,8 @@ pub struct Run {
     /// Clients at the same time on one tree: what may come of their calls. Then the tracks tell
     /// when steps were done, not to what end.
     pub orders: Option<Orders>,
+    /// Buffered clients that took turns: what each of them may have lost. Of these, too, the tracks tell when.
+    pub losses: Option<Losses>,
     /// A program whose operations the steps are, from the first on.
     pub program: Option<Program>,
     /// Which steps are operations.
@@ -43,6 +46,9 @@ impl Run {
     pub fn is_right(&self, windows: &[(usize, usize)], tree: &Parts) -> bool {
         if let Some(orders) = &self.orders {
             return orders.is_right(windows, tree);
+        }
+        if let Some(losses) = &self.losses {
+            return losses.is_right(windows, tree);
         }
         let mut tracks = self.tracks.iter().zip(windows);
         tracks.all(|(track, &(from, to))| (from..=to).any(|k| track.is_after(k, tree)))

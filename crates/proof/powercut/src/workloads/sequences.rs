@@ -75,13 +75,14 @@ impl Kind {
         Kind::Huge,
     ];
 
-    /// Of buffered clients, and how many of each: one client at a time, since what one of several has lost another one may have.
-    pub const BUFFERED: [(Kind, u64); 6] = [
+    /// Of buffered clients, and how many of each.
+    pub const BUFFERED: [(Kind, u64); 7] = [
         (Kind::Ones, 3_000),
         (Kind::Pairs, 6_000),
         (Kind::Triples, 3_000),
         (Kind::Near, 1_500),
         (Kind::Long, 300),
+        (Kind::Two, 6_000),
         (Kind::Programs, 20),
     ];
 

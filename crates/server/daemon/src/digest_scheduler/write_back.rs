@@ -97,7 +97,7 @@ impl DigestScheduler {
     /// Returns when what every buffered client has published by now survives a power cut: it has copied that to NVM by itself, or it is
     /// digested. `asking`: the client that wants to know, if it is one; of another one it does not count what goes wrong with its log.
     pub(super) fn write_back_all(&self, asking: Option<&Arc<Client>>) -> Result<(), NotHardened> {
-        if mutants::is_on("sync-others-left") {
+        if mutants::is_on("sync-left-in-memory") {
             return Ok(());
         }
         let logs = self.buffered_clients().into_iter().map(|client| {
