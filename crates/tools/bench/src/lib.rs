@@ -3,6 +3,7 @@
 //! | Module | What it measures |
 //! | --- | --- |
 //! | [`micro`] | single operations by size, side by side: floor, LibFS, the mount, tmpfs, ext4 |
+//! | [`policy`] | the strict and the buffered policy of NVM side by side, by the loads of HiNFS's evaluation |
 //! | [`digest`] | how fast logs are digested, and how long writers wait for it |
 //! | [`flash`] | other file systems on the emulated flash, with its counters |
 //! | [`tiers`] | loads for volumes of several tiers |
@@ -19,8 +20,11 @@ mod error;
 pub mod flash;
 pub mod machine;
 pub mod micro;
+mod plot;
+pub mod policy;
 mod programs;
 pub mod scratch;
+mod table;
 pub mod tiers;
 mod timer;
 

@@ -1,5 +1,6 @@
 //! On what a measurement was made: without it no time means anything.
 
+use std::fmt;
 use std::fs;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -45,6 +46,25 @@ impl Machine {
             virtual_machine: field("flags").split(' ').any(|f| f == "hypervisor"),
             huge_pages: chosen(&text("/sys/kernel/mm/transparent_hugepage/shmem_enabled")),
         }
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} x {}{}, last-level cache {} MiB, memory {} MiB, kernel {}",
+            self.cpus,
+            self.cpu,
+            if self.virtual_machine {
+                " (virtual)"
+            } else {
+                ""
+            },
+            self.last_level_cache_bytes >> 20,
+            self.memory_bytes >> 20,
+            self.kernel
+        )
     }
 }
 

@@ -2,7 +2,7 @@
 
 pub mod budget;
 mod plot;
-pub(super) mod table;
+mod table;
 
 use serde::{Deserialize, Serialize};
 

@@ -7,12 +7,12 @@ use super::direct::Direct;
 use super::ext4;
 use super::floor::{Floor, NAME_RECORD_BYTES};
 use super::options::MicroOptions;
-use super::report::table::size_text;
 use super::report::{MicroReport, Skipped};
 use super::rounds;
 use super::target::{MOUNT, TMPFS, Target};
 use crate::chance::Chance;
 use crate::machine::{Machine, commit, date, load};
+use crate::table::size_text;
 use crate::timer::Timer;
 use crate::{BenchError, Result};
 

@@ -2,31 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use super::table::size_text;
 use super::{MicroReport, Row};
 use crate::BenchError;
 use crate::Result;
 use crate::micro::target::Op;
 use crate::micro::target::{FLOOR, LIBFS};
-
-const PIXELS: (u32, u32) = (860, 520);
-const COLOURS: [RGBColor; 7] = [
-    RGBColor(110, 110, 110),
-    RGBColor(200, 40, 40),
-    RGBColor(230, 140, 20),
-    RGBColor(30, 110, 190),
-    RGBColor(40, 150, 70),
-    RGBColor(130, 60, 160),
-    RGBColor(0, 150, 160),
-];
-
-/// A line: its name and points of size and value.
-type Line = (String, Vec<(f64, f64)>);
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Drawn = std::result::Result<(), Box<dyn std::error::Error>>;
+use crate::plot::{Area, Axes, COLOURS, Drawn, Line, bounds, draw_into, draw_lines};
+use crate::table::size_text;
 
 impl MicroReport {
     /// Draws `latency-OPERATION.svg` for each operation that was measured by size,
@@ -44,7 +28,7 @@ impl MicroReport {
             let lines = self.lines(op, |row| Some(row.p50_ns.max(1.0)));
             let file = dir.join(format!("latency-{op}.svg"));
             draw_into(&file, &mut files, &lines, |area| {
-                draw_lines(area, &format!("{op} by size"), what, &lines)
+                draw_lines(area, &by_size(&format!("{op} by size"), what), &lines)
             })?;
         }
         let lines = self.ratios();
@@ -53,12 +37,8 @@ impl MicroReport {
             &mut files,
             &lines,
             |area| {
-                draw_lines(
-                    area,
-                    "LibFS over the floor",
-                    "median over the floor's",
-                    &lines,
-                )
+                let axes = by_size("LibFS over the floor", "median over the floor's");
+                draw_lines(area, &axes, &lines)
             },
         )?;
         let names: Vec<&Row> = self.rows.iter().filter(|row| !row.op.has_size()).collect();
@@ -95,68 +75,14 @@ impl MicroReport {
     }
 }
 
-fn draw_into<T>(
-    file: &Path,
-    files: &mut Vec<PathBuf>,
-    of: &[T],
-    draw: impl FnOnce(&Area<'_>) -> Drawn,
-) -> Result<()> {
-    if of.is_empty() {
-        return Ok(());
+fn by_size<'t>(title: &'t str, y: &'t str) -> Axes<'t> {
+    Axes {
+        title,
+        x: "size",
+        y,
+        x_text: &|size| size_text(size.round() as u64),
+        y_is_logarithmic: true,
     }
-    let area = SVGBackend::new(file, PIXELS).into_drawing_area();
-    let drawn = area
-        .fill(&WHITE)
-        .map_err(Into::into)
-        .and_then(|()| draw(&area))
-        .and_then(|()| area.present().map_err(Into::into));
-    drawn.map_err(|e| BenchError::Plot {
-        path: file.to_owned(),
-        found: e.to_string(),
-    })?;
-    files.push(file.to_owned());
-    Ok(())
-}
-
-/// Least and greatest of some numbers, a bit apart.
-fn bounds(numbers: impl Iterator<Item = f64> + Clone) -> std::ops::Range<f64> {
-    let least = numbers.clone().fold(f64::INFINITY, f64::min);
-    let greatest = numbers.fold(f64::NEG_INFINITY, f64::max);
-    least / 1.3..greatest * 1.3
-}
-
-fn draw_lines(area: &Area<'_>, title: &str, unit: &str, lines: &[Line]) -> Drawn {
-    let points = lines.iter().flat_map(|(_, points)| points);
-    let sizes = bounds(points.clone().map(|(size, _)| *size));
-    let values = bounds(points.map(|(_, value)| *value));
-    let mut chart = ChartBuilder::on(area)
-        .caption(title, ("sans-serif", 20))
-        .margin(12)
-        .x_label_area_size(40)
-        .y_label_area_size(76)
-        .build_cartesian_2d(sizes.log_scale().base(2.0), values.log_scale())?;
-    chart
-        .configure_mesh()
-        .x_desc("size")
-        .y_desc(unit)
-        .x_label_formatter(&|size| size_text(size.round() as u64))
-        .light_line_style(WHITE)
-        .draw()?;
-    for ((name, points), colour) in lines.iter().zip(COLOURS.iter().cycle()) {
-        let series = LineSeries::new(points.iter().copied(), colour.stroke_width(2)).point_size(3);
-        let colour = *colour;
-        chart
-            .draw_series(series)?
-            .label(name)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
-    }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
-        .border_style(BLACK)
-        .background_style(WHITE)
-        .draw()?;
-    Ok(())
 }
 
 /// Median as a bar, 99th percentile as a mark above, a bar for each row.

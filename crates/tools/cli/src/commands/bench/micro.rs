@@ -1,8 +1,7 @@
-//! `shale bench`: measures Shale on this machine.
+//! `shale bench micro`: single operations side by side.
 
 use crate::failure::{Failure, Result};
 use crate::terminal::{Waiting, count, say};
-use shale_bench::BenchError;
 use shale_bench::micro::{self, MicroOptions, Op};
 use shale_sys::size;
 use std::fs;
@@ -16,22 +15,10 @@ Examples:
 Times compare within one run only, counts on every machine. Use a release build: in another one \
 budgets of times are not judged, with --quick none is. Exit code 1: a budget was not kept.";
 
-/// Arguments of `bench`.
-#[derive(Debug, clap::Args)]
-pub struct Args {
-    #[command(subcommand)]
-    verb: Verb,
-}
-
-#[derive(Debug, clap::Subcommand)]
-enum Verb {
-    /// Measures single operations side by side: bare NVM, Shale, tmpfs, ext4
-    Micro(Micro),
-}
-
+/// Arguments of `bench micro`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-struct Micro {
+pub struct Args {
     /// A run of a second: its counts mean something, its times do not
     #[arg(long)]
     quick: bool,
@@ -75,18 +62,14 @@ fn parse_op(text: &str) -> std::result::Result<Op, String> {
 }
 
 /// Measures.
-pub fn run(args: &Args) -> Result<()> {
-    let Verb::Micro(micro) = &args.verb;
+pub fn run(micro: &Args) -> Result<()> {
     let inside = micro.mount.as_deref().map(Inside::make).transpose()?;
     let options = options(micro, inside.as_ref().map(|i| i.0.clone()));
     let waiting = Waiting::start("measuring");
     let report = micro::run_with_progress(&options, |what| waiting.at(what));
     drop(waiting);
     drop(inside);
-    let report = report.map_err(|error| match error {
-        BenchError::Option { .. } => Failure::usage(error.to_string()),
-        error => Failure::of(error),
-    })?;
+    let report = report.map_err(Failure::from)?;
     if micro.json {
         say!("{}", report.to_json());
     } else {
@@ -101,7 +84,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
 }
 
-fn options(micro: &Micro, mount: Option<PathBuf>) -> MicroOptions {
+fn options(micro: &Args, mount: Option<PathBuf>) -> MicroOptions {
     let usual = match micro.quick {
         true => MicroOptions::quick(),
         false => MicroOptions::default(),
