@@ -11,6 +11,8 @@ use crate::BenchError;
 use crate::Result;
 
 const PIXELS: (u32, u32) = (860, 520);
+/// Of one of several charts in a picture.
+const PANEL_PIXELS: (u32, u32) = (560, 380);
 /// Colours of lines and bars, in this order.
 pub(crate) const COLOURS: [RGBColor; 7] = [
     RGBColor(110, 110, 110),
@@ -50,10 +52,19 @@ pub(crate) fn draw_into<T>(
     of: &[T],
     draw: impl FnOnce(&Area<'_>) -> Drawn,
 ) -> Result<()> {
-    if of.is_empty() {
-        return Ok(());
+    match of.is_empty() {
+        true => Ok(()),
+        false => draw_sized(file, files, PIXELS, draw),
     }
-    let area = SVGBackend::new(file, PIXELS).into_drawing_area();
+}
+
+fn draw_sized(
+    file: &Path,
+    files: &mut Vec<PathBuf>,
+    pixels: (u32, u32),
+    draw: impl FnOnce(&Area<'_>) -> Drawn,
+) -> Result<()> {
+    let area = SVGBackend::new(file, pixels).into_drawing_area();
     let drawn = area
         .fill(&WHITE)
         .map_err(Into::into)
@@ -65,6 +76,27 @@ pub(crate) fn draw_into<T>(
     })?;
     files.push(file.to_owned());
     Ok(())
+}
+
+/// Draws several charts of lines into one file, two side by side, each with its title.
+pub(crate) fn draw_panels(
+    file: &Path,
+    files: &mut Vec<PathBuf>,
+    panels: &[(Axes<'_>, Vec<Line>)],
+) -> Result<()> {
+    let (rows, columns) = (panels.len().div_ceil(2), panels.len().min(2));
+    if panels.is_empty() {
+        return Ok(());
+    }
+    let pixels = (
+        PANEL_PIXELS.0 * columns as u32,
+        PANEL_PIXELS.1 * rows as u32,
+    );
+    draw_sized(file, files, pixels, |area| {
+        let areas = area.split_evenly((rows, columns));
+        let mut pairs = areas.iter().zip(panels);
+        pairs.try_for_each(|(area, (axes, lines))| draw_lines(area, axes, lines))
+    })
 }
 
 /// Least and greatest of some numbers, a bit apart.
@@ -79,7 +111,13 @@ pub(crate) fn draw_lines(area: &Area<'_>, axes: &Axes<'_>, lines: &[Line]) -> Dr
     let values = bounds(lines.iter().flat_map(|(_, points)| points).map(|(_, y)| *y));
     match axes.y_is_logarithmic {
         true => draw_over(area, axes, values.log_scale(), lines),
-        false => draw_over(area, axes, 0.0..values.end, lines),
+        // Above the lines is the legend.
+        false => draw_over(
+            area,
+            axes,
+            0.0..values.end * (1.0 + 0.08 * lines.len() as f64),
+            lines,
+        ),
     }
 }
 

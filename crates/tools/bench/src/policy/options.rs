@@ -75,7 +75,7 @@ pub struct PolicyOptions {
 }
 
 impl PolicyOptions {
-    /// The four servers as HiNFS's Figure 7 has them, with fewer files and less time: a quarter of an hour.
+    /// The four servers as HiNFS's Figure 7 has them, with fewer files and less time: some seven minutes.
     pub fn new(program: PathBuf) -> Self {
         PolicyOptions {
             loads: Load::SERVERS.to_vec(),

@@ -167,6 +167,8 @@ pub struct PolicyReport {
     pub skipped: Vec<Skipped>,
     /// What has to be known to read the rows.
     pub notes: Vec<String>,
+    /// Measurements that failed, and why; nothing of their cells is in the rows.
+    pub failed: Vec<String>,
     /// What was measured: by cell, then system.
     pub rows: Vec<Row>,
 }
@@ -248,6 +250,7 @@ pub(crate) mod tests {
             options: PolicyOptions::quick("shale".into()),
             skipped: vec![],
             notes: vec!["usr0: synthetic".to_owned()],
+            failed: vec![],
             rows: rows.collect(),
         }
     }

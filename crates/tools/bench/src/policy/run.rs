@@ -13,9 +13,11 @@ use crate::{BenchError, Result};
 
 /// Measures everything; calls `progress` with a line of text before each measurement, with how many are done, of how many.
 ///
+/// Of a combination in which a measurement fails nothing is reported but that ([`PolicyReport::failed`]); the others go on.
+///
 /// # Errors
-/// Options that make no sense; a measurement that failed. Everything that was set up is taken away in any case, also if this process
-/// is killed.
+/// Options that make no sense; a directory or a plot that cannot be made. Everything that was set up is taken away in any case, also if
+/// this process is killed.
 pub fn run_with_progress(
     options: &PolicyOptions,
     mut progress: impl FnMut(&str, u64, u64),
@@ -31,22 +33,17 @@ pub fn run_with_progress(
     let mut skipped = Vec::new();
     let systems = systems(options, &mut skipped);
     let cells = cells(options);
-    let mut rows = Vec::new();
-    let all = cells.len() as u64 * u64::from(options.rounds) * systems.len() as u64;
-    let mut done = 0;
-    for cell in &cells {
-        let mut measured = vec![Vec::new(); systems.len()];
-        for round in 0..options.rounds as usize {
-            // Another one begins in each round.
-            for turn in 0..systems.len() {
-                let which = (round + turn) % systems.len();
-                let system = &systems[which];
-                progress(&format!("{cell}: {system}"), done, all);
-                measured[which].push(measure_one(system, cell, place.path(), options)?);
-                done += 1;
-            }
+    let (mut rows, mut failed) = (Vec::new(), Vec::new());
+    let each = u64::from(options.rounds) * systems.len() as u64;
+    for (number, cell) in (0..).zip(&cells) {
+        let mut progress = |system: &System, done: u64| {
+            let what = format!("{cell}: {system}");
+            progress(&what, number * each + done, cells.len() as u64 * each);
+        };
+        match measure_cell(cell, &systems, place.path(), options, &mut progress) {
+            Ok(measured) => rows.extend(Row::of(cell, &systems, &measured)),
+            Err(error) => failed.push(error.to_string()),
         }
-        rows.extend(Row::of(cell, &systems, &measured));
     }
     drop(place);
     drop(keeper);
@@ -58,12 +55,35 @@ pub fn run_with_progress(
         options: options.clone(),
         skipped,
         notes: notes(options, load_before),
+        failed,
         rows,
     };
     if let Some(dir) = &options.plots {
         report.plot(dir)?;
     }
     Ok(report)
+}
+
+/// All rounds of one combination: of each system what it did in each.
+fn measure_cell(
+    cell: &Cell,
+    systems: &[System],
+    place: &Path,
+    options: &PolicyOptions,
+    progress: &mut impl FnMut(&System, u64),
+) -> Result<Vec<Vec<Measured>>> {
+    let mut measured = vec![Vec::new(); systems.len()];
+    let mut done = 0;
+    for round in 0..options.rounds as usize {
+        // Another one begins in each round.
+        for turn in 0..systems.len() {
+            let which = (round + turn) % systems.len();
+            progress(&systems[which], done);
+            measured[which].push(measure_one(&systems[which], cell, place, options)?);
+            done += 1;
+        }
+    }
+    Ok(measured)
 }
 
 /// As [`measure`]; an error says what was measured.
@@ -241,12 +261,15 @@ mod tests {
             dir: dir.path().to_owned(),
             ..options()
         };
-        let error = run_with_progress(&options, |_, _, _| {}).unwrap_err();
-        let text = error.to_string();
+        let report = run_with_progress(&options, |_, _, _| {}).unwrap();
+        assert!(report.rows.is_empty());
+        assert_eq!(report.failed.len(), 2, "the other load is tried, too");
+        let text = &report.failed[0];
         assert!(
             text.contains("fileserver") && text.contains("mount strict"),
             "{text}"
         );
+        assert!(report.to_string().contains(text));
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }

@@ -346,6 +346,9 @@ pub(crate) fn why_no_ext4() -> Option<String> {
     if !Path::new("/dev/fuse").exists() {
         return Some("needs /dev/fuse for a device as slow as the model".to_owned());
     }
+    if !Path::new("/dev/loop-control").exists() {
+        return Some("needs loop devices".to_owned());
+    }
     let made = run(Command::new("mkfs.ext4").arg("-V"));
     made.err().map(|error| error.to_string())
 }

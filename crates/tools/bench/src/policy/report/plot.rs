@@ -11,8 +11,9 @@
 use std::path::{Path, PathBuf};
 
 use super::{Cell, PolicyReport, Row};
-use crate::plot::{Axes, Line, draw_groups, draw_into, draw_lines};
+use crate::plot::{Axes, Line, draw_groups, draw_into, draw_panels};
 use crate::policy::loads::Load;
+use crate::policy::systems::System;
 use crate::table::size_text;
 use crate::{BenchError, Result};
 
@@ -92,6 +93,14 @@ const DIMENSIONS: [Dimension; 4] = [
     },
 ];
 
+/// Operations a second over those of the base, which is 1 itself.
+fn over_base(row: &Row) -> Option<f64> {
+    match (&row.ratio, &row.base) {
+        (Some(ratio), _) => Some(ratio.median),
+        (None, base) => base.is_none().then_some(1.0),
+    }
+}
+
 const RATIO: &str = "operations a second over the base's of the same round, median";
 const BYTES: &str = "bytes that reached the medium for each written, median";
 
@@ -131,8 +140,7 @@ impl PolicyReport {
                 continue;
             }
             let file = dir.join(format!("{}.svg", dimension.file));
-            let ratio = |row: &Row| row.ratio.map(|ratio| ratio.median);
-            self.plot_lines(dimension, &file, RATIO, ratio, &mut files)?;
+            self.plot_lines(dimension, &file, RATIO, over_base, &mut files)?;
             if dimension.file == "fig10-io-size" {
                 let file = dir.join("fig10-io-size-nvm.svg");
                 let bytes = |row: &Row| row.medium_bytes_for_each.map(|each| each.median);
@@ -150,14 +158,13 @@ impl PolicyReport {
         of: &[Load],
         files: &mut Vec<PathBuf>,
     ) -> Result<()> {
-        let compared = self.rows.iter().filter(|row| row.ratio.is_some());
-        let systems = distinct(compared.map(|row| row.system.clone()));
+        let systems = distinct(self.rows.iter().map(|row| row.system.clone()));
         let group = |load: &Load| {
             let first = &self.rows.iter().find(|row| row.cell.load == *load)?.cell;
             let rows: Vec<&Row> = self.rows.iter().filter(|row| row.cell == *first).collect();
             let values = systems.iter().map(|system| {
                 let row = rows.iter().find(|row| row.system == *system)?;
-                row.ratio.map(|ratio| ratio.median)
+                over_base(row)
             });
             Some((load.to_string(), values.collect()))
         };
@@ -168,7 +175,7 @@ impl PolicyReport {
         })
     }
 
-    /// A line for each system and load, with the first values of everything else.
+    /// A chart for each load with a line for each system, all with the first values of everything else.
     fn plot_lines(
         &self,
         dimension: &Dimension,
@@ -178,34 +185,49 @@ impl PolicyReport {
         files: &mut Vec<PathBuf>,
     ) -> Result<()> {
         let loads = distinct(self.rows.iter().map(|row| row.cell.load));
-        let systems = distinct(self.rows.iter().map(|row| row.system.clone()));
-        let mut lines: Vec<Line> = Vec::new();
-        for load in &loads {
-            let of_load = || self.rows.iter().filter(|row| row.cell.load == *load);
-            let Some(rest) = of_load().map(|row| (dimension.rest)(&row.cell)).next() else {
-                continue;
-            };
-            for system in &systems {
-                let rows = of_load()
-                    .filter(|row| row.system == *system && (dimension.rest)(&row.cell) == rest);
-                let points =
-                    rows.filter_map(|row| Some(((dimension.place)(&row.cell)?, value(row)?)));
-                let mut points: Vec<(f64, f64)> = points.collect();
-                points.sort_by(|a, b| a.0.total_cmp(&b.0));
-                if points.len() > 1 {
-                    lines.push((format!("{load}, {system}"), points));
-                }
+        let titles = loads
+            .iter()
+            .map(|load| format!("{load} {}", dimension.title));
+        let titles: Vec<String> = titles.collect();
+        let mut panels = Vec::new();
+        for (load, title) in loads.iter().zip(&titles) {
+            let of_load = self.rows.iter().filter(|row| row.cell.load == *load);
+            let rows: Vec<&Row> = of_load.collect();
+            let lines = lines_of(&rows, dimension, &value);
+            if !lines.is_empty() {
+                let axes = Axes {
+                    title,
+                    x: dimension.x,
+                    y,
+                    x_text: &dimension.text,
+                    y_is_logarithmic: false,
+                };
+                panels.push((axes, lines));
             }
         }
-        let axes = Axes {
-            title: dimension.title,
-            x: dimension.x,
-            y,
-            x_text: &dimension.text,
-            y_is_logarithmic: false,
-        };
-        draw_into(file, files, &lines, |area| draw_lines(area, &axes, &lines))
+        draw_panels(file, files, &panels)
     }
+}
+
+/// A line for each system of which there are several points, with what does not vary as in the first row.
+fn lines_of(
+    rows: &[&Row],
+    dimension: &Dimension,
+    value: impl Fn(&Row) -> Option<f64>,
+) -> Vec<Line> {
+    let Some(rest) = rows.first().map(|row| (dimension.rest)(&row.cell)) else {
+        return Vec::new();
+    };
+    let line = |system: System| {
+        let own = rows.iter().filter(|row| row.system == system);
+        let own = own.filter(|row| (dimension.rest)(&row.cell) == rest);
+        let points = own.filter_map(|row| Some(((dimension.place)(&row.cell)?, value(row)?)));
+        let mut points: Vec<(f64, f64)> = points.collect();
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        (points.len() > 1).then(|| (system.to_string(), points))
+    };
+    let systems = distinct(rows.iter().map(|row| row.system.clone()));
+    systems.into_iter().filter_map(line).collect()
 }
 
 /// Each once, in the order of their first.
@@ -270,12 +292,10 @@ mod tests {
             );
         }
         assert!(files[1].1.contains("SYNTHETIC"));
-        let lines = files[3].1.matches("fileserver, ").count();
-        assert_eq!(lines, 2, "buffered and tmpfs; strict is the base");
-        assert!(
-            files[5].1.contains("fileserver, mount strict"),
-            "bytes of all"
-        );
+        assert!(files[3].1.contains("fileserver by threads"));
+        let points = |file: usize| files[file].1.matches("<circle").count();
+        assert_eq!(points(3), 3 * 2, "three systems at two numbers of threads");
+        assert_eq!(points(5), 2 * 2, "tmpfs counts no bytes");
     }
 
     #[test]

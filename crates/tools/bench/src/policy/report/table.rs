@@ -60,6 +60,9 @@ impl fmt::Display for PolicyReport {
         for note in &self.notes {
             writeln!(f, "note: {note}")?;
         }
+        for failed in &self.failed {
+            writeln!(f, "FAILED: {failed}")?;
+        }
         writeln!(f)?;
         let rows: Vec<_> = self
             .rows

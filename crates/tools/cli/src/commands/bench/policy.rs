@@ -1,7 +1,7 @@
 //! `shale bench policy`: the strict and the buffered policy of NVM side by side.
 
 use crate::failure::{Failure, Result};
-use crate::terminal::{Waiting, say};
+use crate::terminal::{Waiting, count, say};
 use shale_bench::policy::loads::Load;
 use shale_bench::policy::{self, PolicyOptions, Way, keeper};
 use shale_bench::tiers::device;
@@ -55,10 +55,10 @@ pub struct Args {
     /// What is measured beside them: tmpfs, ext4 on a device as slow as the model, none [default: tmpfs,ext4]
     #[arg(long, value_name = "SYSTEM", value_delimiter = ',', value_parser = ["tmpfs", "ext4", "none"])]
     beside: Option<Vec<String>>,
-    /// Rounds
+    /// Rounds [default: 3]
     #[arg(long, value_name = "N")]
     rounds: Option<u32>,
-    /// Seconds of a measurement
+    /// Seconds of a measurement [default: 4]
     #[arg(long, value_name = "N")]
     seconds: Option<f64>,
     /// Files of a load; 0: as published [default: 1000]
@@ -70,7 +70,7 @@ pub struct Args {
     /// Size of a volume, and of ext4's device [default: 2560M]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     volume: Option<u64>,
-    /// Seed of the loads' choices
+    /// Seed of the loads' choices [default: 1]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// A directory on tmpfs for what is measured [default: /dev/shm]
@@ -122,7 +122,13 @@ pub fn run(args: &Args) -> Result<()> {
         written.map_err(Failure::because(file.display()))?;
     }
     say!("{report}");
-    Ok(())
+    match report.failed.first() {
+        None => Ok(()),
+        Some(first) => Err(Failure::new(format!(
+            "{} failed: {first}",
+            count(report.failed.len() as u64, "measurement")
+        ))),
+    }
 }
 
 fn options(args: &Args, program: PathBuf) -> PolicyOptions {

@@ -1,5 +1,6 @@
 //! What commands say and do, and what they refuse.
 
+mod bench;
 mod buffered;
 mod messages;
 mod mistakes;
