@@ -30,8 +30,12 @@ struct Dimension {
     text: fn(f64) -> String,
 }
 
+/// Nothing between whole numbers.
 fn count_text(number: f64) -> String {
-    format!("{number:.0}")
+    match (number - number.round()).abs() < 0.01 {
+        true => format!("{number:.0}"),
+        false => String::new(),
+    }
 }
 
 fn bytes_text(bytes: f64) -> String {
@@ -101,8 +105,8 @@ fn over_base(row: &Row) -> Option<f64> {
     }
 }
 
-const RATIO: &str = "operations a second over the base's of the same round, median";
-const BYTES: &str = "bytes that reached the medium for each written, median";
+const RATIO: &str = "operations a second over the base's";
+const BYTES: &str = "bytes to the medium for each written";
 
 impl PolicyReport {
     /// Draws a file for each thing of which there are several values. Makes the directory if it is missing; files of these names are replaced.
@@ -301,6 +305,7 @@ mod tests {
     #[test]
     fn one_value_of_everything_is_no_picture() {
         assert_eq!(plotted(&[cell(Load::Varmail, 1, None)]), []);
+        assert_eq!([2.0, 1.2].map(count_text), ["2", ""]);
         assert_eq!(latency_ns("hinfs"), Some(200.0));
         assert_eq!(latency_ns("hinfs-50"), Some(50.0));
         assert_eq!((latency_ns("none"), latency_ns("strata")), (None, None));
