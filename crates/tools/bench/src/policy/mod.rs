@@ -23,4 +23,4 @@ pub use loads::{Found, Limit, Load, LoadOptions};
 pub use options::{NO_MODEL, PolicyOptions, Way};
 pub use report::{Cell, PolicyReport, Row, Spread};
 pub use run::run_with_progress;
-pub use systems::{Counts, Measured, System};
+pub use systems::{Counts, Measured, System, is_policy};

@@ -90,6 +90,8 @@ pub struct Row {
     pub requests_for_each: Option<Spread>,
     /// Of a hundred bytes that the load wrote so many were synced; `None`: nothing was written.
     pub synced_percent: Option<Spread>,
+    /// Of a hundred blocks that the mount's Buffer Benefit Model has decided about again it was right about so many; `None`: of none.
+    pub model_right_percent: Option<Spread>,
     /// Operations a second.
     pub operations_per_s: Spread,
     /// Operations a second over those of `base` in the same round; `None`: it is the base, or there is none.
@@ -130,6 +132,10 @@ impl Row {
                     })),
                     synced_percent: Spread::of(rounds.iter().filter_map(|round| {
                         Some(100.0 * round.found.synced_bytes as f64 / written(round)?)
+                    })),
+                    model_right_percent: Spread::of(rounds.iter().filter_map(|round| {
+                        let (right, wrong) = round.decided?;
+                        Some(100.0 * right as f64 / (right + wrong) as f64)
                     })),
                     operations_per_s: Spread::of(rounds.iter().map(speed))?,
                     ratio: ratios.and_then(Spread::of),
@@ -200,6 +206,7 @@ pub(crate) mod tests {
                 medium_bytes,
                 requests,
             }),
+            decided: None,
         }
     }
 

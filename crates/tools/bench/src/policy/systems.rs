@@ -8,6 +8,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use shale_format::{Buffering, Durability};
+use shale_pool::volume_file::VolumeFile;
 
 use super::child;
 use super::loads::{Found, Limit, LoadOptions};
@@ -50,6 +52,13 @@ pub struct Counts {
 }
 
 impl Counts {
+    fn of(status: &Value) -> Counts {
+        Counts {
+            medium_bytes: nvm_bytes(status),
+            requests: requests(status),
+        }
+    }
+
     fn since(self, earlier: Counts) -> Counts {
         Counts {
             medium_bytes: self.medium_bytes.saturating_sub(earlier.medium_bytes),
@@ -66,6 +75,9 @@ pub struct Measured {
     /// What the devices counted from when its files were made until everything it did was on the medium; `None`: they do not
     /// count.
     pub counts: Option<Counts>,
+    /// Of the blocks that the mount's Buffer Benefit Model has decided about more than once: of how many the next fsync found the
+    /// same, and the opposite (HiNFS Figure 4). `None`: of none, or nothing is buffered.
+    pub decided: Option<(u64, u64)>,
 }
 
 /// Measures a load on a new one of these systems.
@@ -98,6 +110,7 @@ pub(crate) fn measure(
             Ok(Measured {
                 found,
                 counts: None,
+                decided: None,
             })
         }
         System::Ext4 => {
@@ -113,21 +126,42 @@ pub(crate) fn measure(
             Ok(Measured {
                 found,
                 counts: Some(counts),
+                decided: None,
             })
         }
         System::Shale(way, policy) => {
             let volume = Volume::make(place, policy, cell, options)?;
             let mut before = Counts::default();
             let found = on(*way, &volume.mount, &mut || {
-                before = volume.counts()?;
+                before = Counts::of(&volume.status_when_digested()?);
                 Ok(())
             })?;
-            let counts = volume.counts()?.since(before);
+            let status = volume.status_when_digested()?;
+            let counts = Counts::of(&status).since(before);
             volume.end()?;
             Ok(Measured {
                 found,
                 counts: Some(counts),
+                decided: decided(&status),
             })
+        }
+    }
+}
+
+/// Durability of a policy, and which blocks are buffered, if it says so: `buffered-lazy` is the buffered policy without its model.
+fn parts_of(policy: &str) -> (&str, Option<&str>) {
+    match policy.split_once('-') {
+        Some((durability, buffering)) => (durability, Some(buffering)),
+        None => (policy, None),
+    }
+}
+
+/// Whether there is such a policy: the name of a durability, of `buffered` also with what is buffered behind it (`-lazy`, `-eager`, `-model`).
+pub fn is_policy(policy: &str) -> bool {
+    match parts_of(policy) {
+        (durability, None) => durability.parse::<Durability>().is_ok(),
+        (durability, Some(buffering)) => {
+            durability.parse() == Ok(Durability::Buffered) && buffering.parse::<Buffering>().is_ok()
         }
     }
 }
@@ -159,11 +193,18 @@ impl Volume {
             &format!("{}:{}", nvm.display(), options.volume_bytes),
         ]);
         mkfs.args(["--log-bytes", &cell.log_bytes.to_string()]);
-        mkfs.args(["--durability", policy]);
+        let (durability, buffering) = parts_of(policy);
+        mkfs.args(["--durability", durability]);
         if cell.model != NO_MODEL {
             mkfs.args(["--model", &format!("nvm={}", cell.model)]);
         }
         run(&mut mkfs)?;
+        if let Some(buffering) = buffering {
+            let set = |_: &Path, file: &mut VolumeFile| {
+                file.buffering = Some(buffering.to_owned());
+            };
+            VolumeFile::edit(&file, set)?;
+        }
         // A mount that fails half-way is taken away too.
         volume.mounted = true;
         run(volume.shale("mount").args([&file, &volume.mount]))?;
@@ -176,17 +217,13 @@ impl Volume {
         command
     }
 
-    /// Counts so far, when everything that was logged is in the volume.
-    fn counts(&self) -> Result<Counts> {
+    /// Its status, when everything that was logged is in the volume.
+    fn status_when_digested(&self) -> Result<Value> {
         run(self.shale("digest").arg(&self.mount))?;
         let said = run(self.shale("status").arg(&self.mount).arg("--json"))?;
-        let status = serde_json::from_str(&said).map_err(|error| BenchError::Program {
+        serde_json::from_str(&said).map_err(|error| BenchError::Program {
             program: "shale status".to_owned(),
             found: error.to_string(),
-        })?;
-        Ok(Counts {
-            medium_bytes: nvm_bytes(&status),
-            requests: requests(&status),
         })
     }
 
@@ -227,6 +264,13 @@ fn nvm_bytes(status: &Value) -> u64 {
         .map(|account| number(account, "nvm_bytes").saturating_sub(number(account, "copied_bytes")))
         .sum::<u64>();
     stored + logged
+}
+
+/// See [`Measured::decided`].
+fn decided(status: &Value) -> Option<(u64, u64)> {
+    let number = |name: &str| status["buffer"][name].as_u64().unwrap_or(0);
+    let decided = (number("decided_right"), number("decided_wrong"));
+    (decided != (0, 0)).then_some(decided)
 }
 
 /// Requests of the kernel to the mount.
@@ -368,6 +412,25 @@ mod tests {
         assert_eq!(nvm_bytes(&status), 107 + 30 + 5);
         assert_eq!(requests(&status), 7);
         assert_eq!((nvm_bytes(&Value::Null), requests(&Value::Null)), (0, 0));
+        assert_eq!(decided(&status), None);
+        let status = serde_json::json!({"buffer": {"decided_right": 9, "decided_wrong": 1}});
+        assert_eq!(decided(&status), Some((9, 1)));
+    }
+
+    #[test]
+    fn names_of_policies() {
+        for name in [
+            "strict",
+            "buffered",
+            "buffered-lazy",
+            "buffered-eager",
+            "buffered-model",
+        ] {
+            assert!(is_policy(name), "{name}");
+        }
+        for name in ["strict-lazy", "buffered-", "buffered-x", "lazy", ""] {
+            assert!(!is_policy(name), "{name}");
+        }
     }
 
     #[test]

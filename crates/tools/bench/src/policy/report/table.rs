@@ -5,14 +5,14 @@ use std::fmt;
 use super::{PolicyReport, Row, Spread};
 use crate::table::{grouped, size_text, write_table};
 
-const HEAD: [&str; 12] = [
-    "load", "model", "log", "io", "on", "threads", "NVM B/B", "synced", "req/op", "op/s", "ratio",
-    "range",
+const HEAD: [&str; 13] = [
+    "load", "model", "log", "io", "on", "threads", "NVM B/B", "synced", "req/op", "right", "op/s",
+    "ratio", "range",
 ];
 /// Columns that are words.
 const WORDS: usize = 5;
 
-fn cells(row: &Row) -> [String; 12] {
+fn cells(row: &Row) -> [String; 13] {
     let two = |spread: &Option<Spread>| match spread {
         Some(spread) => format!("{:.2}", spread.median),
         None => "-".to_owned(),
@@ -29,6 +29,7 @@ fn cells(row: &Row) -> [String; 12] {
         two(&row.medium_bytes_for_each),
         row.synced_percent.map_or("-".to_owned(), percent),
         two(&row.requests_for_each),
+        row.model_right_percent.map_or("-".to_owned(), percent),
         grouped(row.operations_per_s.median.round() as u64),
         two(&row.ratio),
         row.ratio.map_or("-".to_owned(), range),

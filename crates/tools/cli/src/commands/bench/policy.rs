@@ -5,7 +5,6 @@ use crate::terminal::{Waiting, count, say};
 use shale_bench::policy::loads::Load;
 use shale_bench::policy::{self, PolicyOptions, Way, keeper};
 use shale_bench::tiers::device;
-use shale_format::Durability;
 use shale_nvm::Model;
 use shale_sys::size;
 use std::path::PathBuf;
@@ -46,7 +45,7 @@ pub struct Args {
     /// Sizes of a client's log, which is the buffer of the buffered policy [default: 256M]
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = size::parse)]
     log_bytes: Option<Vec<u64>>,
-    /// Policies; the others are compared with the first [default: strict,buffered]
+    /// Policies; the others are compared with the first; buffered-lazy and buffered-eager are without the benefit model [default: strict,buffered]
     #[arg(long, value_name = "POLICY", value_delimiter = ',', value_parser = parse_policy)]
     policies: Option<Vec<String>>,
     /// How loads come to a volume: through its mount, under shale run [default: mount,run]
@@ -96,8 +95,10 @@ fn parse_model(text: &str) -> std::result::Result<String, String> {
 }
 
 fn parse_policy(text: &str) -> std::result::Result<String, String> {
-    text.parse::<Durability>()
-        .map(|policy| policy.name().to_owned())
+    let known = policy::is_policy(text);
+    known.then(|| text.to_owned()).ok_or_else(|| {
+        format!("'{text}' is none of strict, buffered, buffered-lazy, buffered-eager")
+    })
 }
 
 fn parse_way(text: &str) -> std::result::Result<Way, String> {
