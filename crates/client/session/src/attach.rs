@@ -145,7 +145,7 @@ fn services(
         LowerBlocks::new(cache, flash, daemon.clone()),
         AccessSampling::new(page(), daemon.clone()),
     );
-    // What a buffered client writes stays in memory until it is copied.
+    // What a buffered client writes stays in memory until it is copied, but for blocks that are eager.
     let in_place = attached.may_steal && !options.log_all;
     let in_place = (
         in_place && !attached.buffered,
