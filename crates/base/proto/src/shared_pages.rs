@@ -77,7 +77,7 @@ pub mod client_page {
     pub const COPIED: usize = PUBLISHED + 8;
     /// u64: bytes of records that were copied there. For people to read.
     pub const COPIED_BYTES: usize = PUBLISHED + 16;
-    /// u64: bytes of whole blocks that a buffered client wrote directly to NVM. The words from here on are for people to read.
+    /// u64: bytes of whole blocks that a buffered client wrote directly to NVM. This word and the three behind it are for people to read.
     pub const EAGER_BYTES: usize = PUBLISHED + 24;
     /// u64: bytes that it wrote to memory.
     pub const LAZY_BYTES: usize = PUBLISHED + 32;

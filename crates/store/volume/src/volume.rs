@@ -307,7 +307,7 @@ impl Volume {
             return Ok(());
         }
         let mut newest = *View::open_head(Arc::clone(self.view.map()))?.0.superblock();
-        // A power cut may have left another feature in one copy alone.
+        // A copy that a power cut left behind is level since the volume was opened; one may have been damaged since.
         self.write_superblocks(&newest)?;
         if newest.incompatible & feature == 0 {
             newest.incompatible |= feature;
