@@ -5,6 +5,7 @@
 //! lease and waited for a grace period sees everything (DESIGN §9).
 
 use parking_lot::Mutex;
+use shale_format::Ino;
 use std::collections::HashMap;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -73,8 +74,9 @@ impl References {
         }
     }
 
+    /// The kernel has the root from the start: it never looks it up.
     fn in_use(&self, ino: u64) -> bool {
-        !self.complete || self.shard(ino).lock().contains_key(&ino)
+        !self.complete || ino == Ino::ROOT.0 || self.shard(ino).lock().contains_key(&ino)
     }
 }
 
@@ -129,7 +131,7 @@ impl KernelRefs {
         let shards = self.0.get().map(|k| &k.references);
         let known = shards.into_iter().flatten();
         let all = known.flat_map(|shard| shard.lock().keys().copied().collect::<Vec<_>>());
-        all.chain([shale_format::Ino::ROOT.0]).collect()
+        all.chain([Ino::ROOT.0]).collect()
     }
 
     /// How often calls have used an inode, or others that are counted together with it.
@@ -155,5 +157,6 @@ mod tests {
         assert!(kernel.unrefer(5, 1) && !kernel.in_use(5));
         assert!(kernel.unrefer(5, 1), "unknown: none left");
         assert!(References::new(true).in_use(5), "from before");
+        assert!(kernel.in_use(Ino::ROOT.0), "without being looked up");
     }
 }

@@ -504,3 +504,29 @@ fn a_lock_file_keeps_others_out() {
     v.umount();
     v.fsck();
 }
+
+/// The kernel never looks the root up, and keeps names of it all the same.
+#[test]
+fn a_name_that_a_client_removes_from_the_root_is_gone() {
+    if !can_mount() {
+        return;
+    }
+    let v = Volume::new("root-names");
+    v.mount();
+    let session = attach(&v);
+    let tree = session.tree(Caller::default());
+    let at = |name: &str| v.mountpoint().join(name);
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+    for _ in 0..3 {
+        assert!(!at("first").exists() && !at("second").exists());
+        drop(tree.open(b"first", flags, 0o600).unwrap());
+        assert!(at("first").exists());
+        tree.rename(b"first", b"second", 0).unwrap();
+        assert!(!at("first").exists() && at("second").exists());
+        tree.unlink(b"second").unwrap();
+        assert!(!at("second").exists());
+    }
+    drop((tree, session));
+    v.umount();
+    v.fsck();
+}
