@@ -3,7 +3,8 @@
 //! Seldom things are [`message`]s over a Unix socket with descriptors, or a plain
 //! call when both live in one process ([`transport`]). Frequent things are words
 //! in two shared pages per client ([`control`]). The daemon trusts neither. Clients find the
-//! daemon of a mount by the mount's device number ([`mounts`]).
+//! daemon of a mount by the mount's device number ([`mounts`]), and open files by inode number through the
+//! mount ([`open_name`]).
 #![forbid(unsafe_code)]
 
 pub mod commits;
@@ -11,6 +12,7 @@ pub mod error;
 pub mod lease;
 pub mod message;
 pub mod mounts;
+pub mod open_name;
 pub mod shared_pages;
 pub mod transport;
 

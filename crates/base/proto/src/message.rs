@@ -5,7 +5,7 @@ use crate::lease::LeaseMode;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of this protocol; client and daemon must agree.
-pub const PROTO_VERSION: u32 = 14;
+pub const PROTO_VERSION: u32 = 15;
 /// Most bytes of one encoded message.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Most descriptors that one reply carries.
@@ -308,6 +308,9 @@ pub struct Attached {
     pub nvm_model: Option<String>,
     /// The log is one that an earlier daemon was using for this client: positions go on.
     pub resumed: bool,
+    /// Secret of this client, from the operating system: with it the client's processes open files by inode number through the mount
+    /// ([`open_name`](crate::open_name)) while it is attached.
+    pub open_token: u128,
 }
 
 /// Space as `statfs` tells it; blocks of 4 KiB.

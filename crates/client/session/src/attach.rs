@@ -153,6 +153,7 @@ fn services(
     );
     Ok(Services {
         client: attached.client,
+        open_token: attached.open_token,
         options,
         clock,
         sections: page(),

@@ -29,6 +29,8 @@ use std::sync::Arc;
 pub struct Services {
     /// Number that the daemon knows this client by.
     pub client: u32,
+    /// See [`shale_proto::message::Attached::open_token`].
+    pub open_token: u128,
     /// How the session was opened.
     pub options: SessionOptions,
     /// The time that records get.

@@ -72,6 +72,13 @@ impl Clients {
         self.attached.read().get(&id).cloned()
     }
 
+    /// The client that is served and has this token ([`shale_proto::open_name`]).
+    pub fn of_token(&self, open_token: u128) -> Option<Arc<Client>> {
+        let attached = self.attached.read();
+        let has = |client: &&Arc<Client>| client.open_token == open_token && client.served();
+        attached.values().find(has).cloned()
+    }
+
     /// Whether one of them is such. Nobody comes or goes meanwhile.
     pub fn any(&self, is_such: impl Fn(&Arc<Client>) -> bool) -> bool {
         self.attached.read().values().any(is_such)

@@ -27,6 +27,7 @@ pub fn lone(id: u32, transport: Transport) -> Client {
         salt: 1,
         ring_bytes: 1 << 20,
         connection: 0,
+        open_token: u128::MAX - u128::from(id),
     })
     .unwrap()
 }

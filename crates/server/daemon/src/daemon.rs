@@ -24,7 +24,7 @@ use shale_clients::client::{ClientState, Transport};
 use shale_clients::credentials::Credentials;
 use shale_coherence::lease_table::LeaseHook;
 use shale_format::log::RING_AT;
-use shale_format::{Durability, TierId};
+use shale_format::{Durability, Ino, TierId};
 use shale_nvm::Map;
 use shale_oplog::Recent;
 use shale_pool::PoolError;
@@ -33,6 +33,7 @@ use shale_pool::host_space::{self, HostSpace};
 use shale_pool::nvm_dir::NvmLock;
 use shale_pool::staged;
 use shale_pool::volume_file::DeviceFile;
+use shale_proto::open_name::TokenOwner;
 use shale_proto::shared_pages::state;
 use shale_proto::{Handler, SocketPeer};
 use shale_recovery::recover::RecoveryReport;
@@ -236,6 +237,18 @@ impl Daemon {
     /// by it from their next call on. The kernel sees to it for who comes through the mount.
     pub fn set_mount_flags(&self, flags: u64) {
         self.services.clients.tell_mount(flags);
+    }
+
+    /// Who may open inode `ino` through the mount by its number with this token ([`shale_proto::open_name`]); `None`: nobody. Any
+    /// number may be asked about.
+    pub fn open_token_owner(&self, token: u128, ino: u64) -> Option<TokenOwner> {
+        let client = self.services.clients.of_token(token)?;
+        // As with a lease: nobody has the mount ask for one on what is not there.
+        let is_there = Ino(ino).is_user() && self.services.is_there(ino).unwrap_or(false);
+        is_there.then_some(TokenOwner {
+            uid: client.person.uid,
+            pid: client.pid,
+        })
     }
 
     /// Requests of the surviving mount that the last daemon did, with their results.

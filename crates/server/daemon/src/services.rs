@@ -12,6 +12,7 @@ use crate::connections::limits::RateLimits;
 use crate::connections::write_accounting::WriteAccounting;
 use crate::device_manager::DeviceManager;
 use crate::digest_scheduler::{self, DigestScheduler};
+use crate::error::Result;
 use crate::hardening::checkpointer::Checkpointer;
 use crate::hardening::hardener::Hardener;
 use crate::hardening::{Staged, StopFlag};
@@ -33,7 +34,8 @@ use shale_coherence::lease_trimmer::LeaseTrimmer;
 use shale_coherence::readers::LocalReaders;
 use shale_coherence::reclaimer::Reclaimer;
 use shale_digest::Digester;
-use shale_format::Durability;
+use shale_format::inode::Inode;
+use shale_format::{Durability, Ino};
 use shale_nvm::Map;
 use shale_persist::Domain;
 use shale_recovery::recover::RecoveryReport;
@@ -291,6 +293,17 @@ impl Services {
             Durability::Strict | Durability::Ordered => Duration::from_secs(1),
             Durability::Buffered => Duration::from_secs(5),
         }
+    }
+
+    /// The inode with this number in the volume.
+    pub(crate) fn inode(&self, ino: u64) -> Result<Option<Inode>> {
+        let _reader = self.reclaimer.read();
+        Ok(self.volume.view().inode(Ino(ino))?)
+    }
+
+    /// Whether there is an inode with this number, in the volume or perhaps in the log of a client.
+    pub(crate) fn is_there(&self, ino: u64) -> Result<bool> {
+        Ok(self.leases.table().knows(ino) || self.inode(ino)?.is_some())
     }
 
     /// What makes its records durable.

@@ -10,14 +10,20 @@ use crate::serving::wire::{
 };
 
 impl<F: NodeFs + ?Sized> Call<'_, F> {
-    /// How long names of the directory, and attributes of what was `made` in it, are valid.
-    fn validity_here(&self, made: bool) -> Validity {
+    /// How long names and attributes are valid: the former if they are `kept`.
+    fn validity_of(&self, kept: bool) -> Validity {
         let mut validity = self.validity;
-        if !self.fs.keeps_names(self.ino) {
+        if !kept {
             validity.entry = Duration::ZERO;
             validity.negative = Duration::ZERO;
         }
-        if made && !self.fs.keeps_changed() {
+        validity
+    }
+
+    /// How long names of the directory, and attributes of what was made in it, are valid.
+    fn validity_of_made(&self) -> Validity {
+        let mut validity = self.validity_of(self.fs.keeps_names(self.ino));
+        if !self.fs.keeps_changed() {
             validity.attr = Duration::ZERO;
         }
         validity
@@ -25,20 +31,21 @@ impl<F: NodeFs + ?Sized> Call<'_, F> {
 
     /// What was made.
     fn put_entry(&mut self, attr: &Attr) -> Result<usize> {
-        self.out.put(&entry_out(attr, &self.validity_here(true)))?;
+        self.out.put(&entry_out(attr, &self.validity_of_made()))?;
         Ok(self.out.used())
     }
 
     pub(super) fn lookup(&mut self) -> Result<usize> {
         let name = self.body.name()?;
-        match self.fs.lookup(&self.request, self.ino, name) {
+        let found = self.fs.lookup(&self.request, self.ino, name);
+        let validity = self.validity_of(self.fs.keeps_name(self.ino, name));
+        match found {
             Ok(attr) => {
-                self.out
-                    .put(&entry_out(&attr, &self.validity_here(false)))?;
+                self.out.put(&entry_out(&attr, &validity))?;
                 Ok(self.out.used())
             }
             Err(Errno(libc::ENOENT)) => {
-                let validity = self.validity_here(false).negative;
+                let validity = validity.negative;
                 if validity.is_zero() {
                     return Err(Errno(libc::ENOENT));
                 }

@@ -11,16 +11,18 @@ use std::time::Duration;
 
 use shale_libfs::{AclKind, Caller, LeaseMode, Session};
 use shale_proto::mounts;
+use shale_proto::open_name::{self, TokenOwner};
 
 use crate::backend::convert::{caller, errno};
 use crate::backend::groups;
 use crate::backend::inode_flags::Wish;
 use crate::backend::node::{
-    Attr, DirEntry, EntrySink, Errno, FilePosition, Ioctl, NodeFs, Promise, Request, Result,
-    SetAttr, StatFs, WriteFlags,
+    Attr, DirEntry, EntrySink, Errno, FilePosition, Ioctl, NodeFs, Promise, ROOT_INO, Request,
+    Result, SetAttr, StatFs, WriteFlags,
 };
 use crate::kernel_cache::cache::KernelCache;
 use crate::kernel_cache::invalidate;
+use crate::kernel_cache::users::is_thread;
 use crate::serving::notify::{Inval, Notifier, keeps_nothing};
 use crate::serving::session::FuseSession;
 use crate::serving::transport;
@@ -34,6 +36,15 @@ pub struct ShaleFs {
     /// To who drops pages that the kernel filled in the wrong place.
     misplaced: OnceLock<Sender<u64>>,
     stop: OnceLock<Stop>,
+    by_number: OnceLock<ByNumber>,
+}
+
+/// What it takes to find files by number.
+struct ByNumber {
+    /// Who may find an inode with a token.
+    owner_of: Box<dyn Fn(u128, u64) -> Option<TokenOwner> + Send + Sync>,
+    /// To who drops the names of what was found.
+    found: Sender<Vec<u8>>,
 }
 
 /// What a shutdown needs.
@@ -54,6 +65,7 @@ impl ShaleFs {
             name: mounts::name_of(number),
             misplaced: OnceLock::new(),
             stop: OnceLock::new(),
+            by_number: OnceLock::new(),
         }
     }
 
@@ -82,6 +94,46 @@ impl ShaleFs {
             notifier,
             others: Box::new(stop_others),
         });
+    }
+
+    /// From now on clients' processes can open files by inode number ([`open_name`]): `owner_of` tells who may with a token and a number,
+    /// each of which may be any. Call it once.
+    ///
+    /// # Errors
+    /// There is no thread to be had.
+    pub fn can_open_by_number(
+        &self,
+        notifier: Notifier,
+        owner_of: impl Fn(u128, u64) -> Option<TokenOwner> + Send + Sync + 'static,
+    ) -> io::Result<()> {
+        let (found, names) = channel();
+        thread::Builder::new()
+            .name("open-names".to_owned())
+            .spawn(move || drop_names(&notifier, &names))?;
+        let _ = self.by_number.set(ByNumber {
+            owner_of: Box::new(owner_of),
+            found,
+        });
+        Ok(())
+    }
+
+    /// Finds the file that `name` in directory `parent` stands for by its number, if it does for this caller.
+    fn lookup_by_number(
+        &self,
+        request: &Request,
+        parent: u64,
+        name: &[u8],
+    ) -> Option<Result<Attr>> {
+        let (token, ino) = number_in(parent, name)?;
+        let by_number = self.by_number.get()?;
+        let owner = (by_number.owner_of)(token, ino)?;
+        is_own(request, &owner).then(|| {
+            let found = self.session.lookup_file(&caller(request), ino);
+            let found = self.noted(request, found.map_err(errno)?);
+            // Nobody listens only when the mount is gone.
+            let _ = by_number.found.send(name.to_vec());
+            Ok(found)
+        })
     }
 
     /// Has the kernel drop everything that it keeps of `ino`. Gives what
@@ -169,6 +221,19 @@ impl ShaleFs {
     }
 }
 
+/// Token and inode number, if `name` in directory `parent` may stand for an inode by its number.
+fn number_in(parent: u64, name: &[u8]) -> Option<(u128, u64)> {
+    match parent {
+        ROOT_INO => open_name::parse(name),
+        _ => None,
+    }
+}
+
+/// Whether a process of the token's owner asks.
+fn is_own(request: &Request, owner: &TokenOwner) -> bool {
+    request.uid == owner.uid || is_thread(request.pid, owner.pid)
+}
+
 /// Ends with the file system that tells of pages. A notification waits for the pages of the
 /// request that returned them, so it reaches them right after they were filled: if the thread runs
 /// at once then, before the kernel has the new size, so that nobody can have read them.
@@ -185,9 +250,28 @@ fn drop_pages(notifier: &Notifier, found: &Receiver<u64>) {
     }
 }
 
+/// Ends with the file system that tells of names. A name whose validity has ended keeps its inode in the kernel all the same, for as long as
+/// there is memory, also one that has lost its last name. A notification waits for the lookup that found it; what was
+/// opened by then stays open.
+fn drop_names(notifier: &Notifier, found: &Receiver<Vec<u8>>) {
+    for name in found {
+        match notifier.inval_entry(ROOT_INO, &name) {
+            Err(e) if keeps_nothing(&e) => return,
+            Err(error) => {
+                tracing::error!(%error, "the kernel keeps a file that was opened by its number")
+            }
+            Ok(()) => {}
+        }
+    }
+}
+
 impl NodeFs for ShaleFs {
     fn keeps_names(&self, dir: u64) -> bool {
         self.cache.keeps_names(dir)
+    }
+
+    fn keeps_name(&self, dir: u64, name: &[u8]) -> bool {
+        number_in(dir, name).is_none() && self.keeps_names(dir)
     }
 
     fn keeps_changed(&self) -> bool {
@@ -195,6 +279,9 @@ impl NodeFs for ShaleFs {
     }
 
     fn lookup(&self, request: &Request, parent: u64, name: &[u8]) -> Result<Attr> {
+        if let Some(found) = self.lookup_by_number(request, parent, name) {
+            return found;
+        }
         // By number, for a file handle: the kernel keeps no name of it.
         if !matches!(name, b"." | b"..") {
             self.cache.caches_name(parent, name);

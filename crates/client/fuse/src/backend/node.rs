@@ -100,6 +100,11 @@ pub trait NodeFs: Send + Sync {
         true
     }
 
+    /// The same of one name that it looked up.
+    fn keeps_name(&self, dir: u64, _name: &[u8]) -> bool {
+        self.keeps_names(dir)
+    }
+
     /// Whether the caller may keep attributes that come as the answer to a change. It
     /// takes them as they are, even if it has been asked meanwhile to drop all.
     fn keeps_changed(&self) -> bool {

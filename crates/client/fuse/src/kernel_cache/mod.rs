@@ -18,4 +18,4 @@ pub(crate) mod page_dropper;
 mod pages;
 pub(crate) mod peek;
 mod size;
-mod users;
+pub(crate) mod users;

@@ -131,7 +131,7 @@ fn lives(tid: u32) -> bool {
 }
 
 /// Whether a thread is one of a process.
-fn is_thread(tid: u32, pid: i32) -> bool {
+pub(crate) fn is_thread(tid: u32, pid: i32) -> bool {
     i64::from(tid) == i64::from(pid) || Path::new(&format!("/proc/{pid}/task/{tid}")).exists()
 }
 

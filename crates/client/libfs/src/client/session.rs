@@ -15,7 +15,7 @@ use crate::namespace::names::Names;
 use crate::namespace::rights::take_rights;
 use shale_oplog::Recent;
 use shale_proto::message::Space;
-use shale_proto::{Channel, LeaseMode, LeaseRequestMode, Reply, Request};
+use shale_proto::{Channel, LeaseMode, LeaseRequestMode, Reply, Request, open_name};
 use shale_session::attach::attach;
 use shale_session::caller::Caller;
 use shale_session::errno::{Errno, Result};
@@ -83,6 +83,12 @@ impl Session {
     /// Number that the daemon knows this client by.
     pub fn client(&self) -> u32 {
         self.services().client
+    }
+
+    /// The name in the root directory of the mount by which a process of this client opens the regular file `ino`, whatever names that has
+    /// (see [`open_name`]). It can be found while the client is attached.
+    pub fn kernel_name(&self, ino: u64) -> Vec<u8> {
+        open_name::name_of(self.services().open_token, ino)
     }
 
     /// Device counters of the NVM tier, as this process moved bytes.

@@ -149,6 +149,22 @@ pub(crate) fn lookup(
     })
 }
 
+/// See [`crate::Session::lookup_file`].
+pub(crate) fn lookup_file(calls: &CallRunner, caller: &Caller, ino: u64) -> Result<Attr> {
+    if !Ino(ino).is_user() {
+        return Err(Errno::NOENT);
+    }
+    calls.run(caller, Need::default(), |op| {
+        let node = op.node(ino)?;
+        let state = op.read(&node)?;
+        if !state.inode.is_file() {
+            return Err(Errno::NOENT.into());
+        }
+        op.refer(ino);
+        Ok(Attr::of(&state.inode, state.blocks))
+    })
+}
+
 /// See [`crate::Session::mknod`].
 pub(crate) fn mknod(
     calls: &CallRunner,

@@ -112,6 +112,9 @@ impl Mounted {
             fs: fs.clone(),
             notifier: mount.notifier(),
         }));
+        let asked = Arc::downgrade(&daemon);
+        let owner_of = move |token, ino| asked.upgrade()?.open_token_owner(token, ino);
+        fs.can_open_by_number(mount.notifier(), owner_of).unwrap();
         let listener = SocketPeer::listen(&at(&socket_dir).join("socket")).unwrap();
         daemon.serve_listener(listener).unwrap();
         let stopper = mount.stopper();

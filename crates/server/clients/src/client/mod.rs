@@ -126,6 +126,8 @@ pub struct Attached {
     pub ring_bytes: u64,
     /// FUSE connection that its requests come from; 0: none.
     pub connection: u64,
+    /// See [`shale_proto::message::Attached::open_token`].
+    pub open_token: u128,
 }
 
 /// The log in NVM of a client whose log lies in memory.

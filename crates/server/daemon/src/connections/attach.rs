@@ -404,6 +404,7 @@ impl AttachService {
             salt,
             ring_bytes,
             connection,
+            open_token: u128::from_le_bytes(random()?),
         })?);
         client.set_digested(start);
         client.set_hardened(start);

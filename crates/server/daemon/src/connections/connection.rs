@@ -241,6 +241,7 @@ impl Connection {
                 .nvm_model()
                 .map(|(name, _)| name.to_owned()),
             resumed: false,
+            open_token: client.open_token,
         };
         *slot = Some(client);
         // On an error the client is in place and goes with the connection.
@@ -491,8 +492,7 @@ impl Connection {
 impl Connection {
     /// Nobody gets a lease on what is not there: the table would grow without end.
     fn check_there(&self, client: &Client, ino: u64) -> Result<(), Refusal> {
-        if client.trusted() || self.services.leases.table().knows(ino) || self.inode(ino)?.is_some()
-        {
+        if client.trusted() || self.services.is_there(ino).map_err(|e| failed(&e))? {
             return Ok(());
         }
         Err((libc::ENOENT, format!("there is no inode {ino}")))
@@ -514,12 +514,6 @@ impl Connection {
             client.opened.lock().insert(ino, inode.generation);
         }
         Ok(())
-    }
-
-    fn inode(&self, ino: u64) -> Result<Option<shale_format::inode::Inode>, Refusal> {
-        let _reader = self.services.reclaimer.read();
-        let found = self.services.volume.view().inode(Ino(ino));
-        found.map_err(|e| failed(&e.into()))
     }
 }
 

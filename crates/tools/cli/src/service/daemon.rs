@@ -132,6 +132,7 @@ fn serve(start: &Start, fds: Vec<OwnedFd>, supervisor: &Arc<OwnedFd>) -> Result<
     daemon.set_lease_hook(Arc::new(KernelCaches::new(fs.clone(), &mount)));
     mount_options::watch(&daemon, &start.mountpoint)?;
     can_shut_down(&daemon, &mount, &fs);
+    can_open_by_number(&daemon, &mount, &fs)?;
     daemon.serve_listener(listener).map_err(Failure::of)?;
     admin_server::serve(start, &daemon)?;
     watch(start, supervisor);
@@ -173,6 +174,18 @@ fn can_shut_down(daemon: &Arc<Daemon>, mount: &shale_fuse::FuseSession, fs: &Sha
             daemon.stop_clients();
         }
     });
+}
+
+/// The mount asks the daemon whose a token is.
+fn can_open_by_number(
+    daemon: &Arc<Daemon>,
+    mount: &shale_fuse::FuseSession,
+    fs: &ShaleFs,
+) -> Result<()> {
+    let daemon = Arc::downgrade(daemon);
+    let owner_of = move |token, ino| daemon.upgrade()?.open_token_owner(token, ino);
+    fs.can_open_by_number(mount.notifier(), owner_of)
+        .map_err(Failure::because("cannot start a thread"))
 }
 
 /// Opens and recovers the volume.

@@ -18,6 +18,11 @@ impl Session {
         create_lookup::lookup(&self.calls, caller, parent, name)
     }
 
+    /// Attributes of the regular file with this number, also of one that has no name any more. `ENOENT`: there is none.
+    pub fn lookup_file(&self, caller: &Caller, ino: u64) -> Result<Attr> {
+        create_lookup::lookup_file(&self.calls, caller, ino)
+    }
+
     /// Makes a node of the type in `mode`; type 0 is a regular file. Errors: `EEXIST`,
     /// `ENOENT` (also when the directory was removed), `ENOTDIR`, `ENAMETOOLONG`,
     /// `EINVAL`, `ENOSPC`. Durable as the volume's policy says, like all that follow.

@@ -2,6 +2,7 @@
 
 mod history;
 mod mount_and_library;
+mod open_by_number;
 mod past_pages;
 mod restart;
 mod sizes;
