@@ -45,6 +45,7 @@ part "power cuts" "$harness" crash --seconds 60 --at-least 20000
 part "power cuts below" "$harness" crash --tiers --seconds 30 --at-least 500
 part "huge writes" "$harness" crash --kinds huge --seconds 20 --at-least 300
 part "power cuts of buffered clients" "$harness" crash --buffered --seconds 20 --at-least 5000
+part "power cuts of ordered clients" "$harness" crash --ordered --seconds 20 --at-least 2000
 part "power cuts without NVM" "$harness" crash --staged --seconds 20 --at-least 48
 part "suites" "$here/ci-suites.sh"
 

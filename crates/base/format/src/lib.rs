@@ -30,5 +30,5 @@ mod volume;
 pub use address::{BlockAddr, DirKey, FileBlock, Ino, LogPos, TierId, TxId};
 pub use error::FormatError;
 pub use files::{acl, dirent, extent, inode, tree, xattr};
-pub use policy::{Buffering, Durability};
+pub use policy::{Buffering, Durability, ORDERED_AGE};
 pub use volume::{bitmap, device_table, journal, superblock, zone};

@@ -14,6 +14,9 @@ pub enum Durability {
     Ordered = 3,
 }
 
+/// How old what an ordered client has done may become before somebody begins to make it durable.
+pub const ORDERED_AGE: std::time::Duration = std::time::Duration::from_secs(1);
+
 impl Durability {
     /// The policy with this persisted number.
     pub fn from_number(n: u8) -> Option<Self> {
@@ -22,6 +25,20 @@ impl Durability {
             2 => Some(Self::Buffered),
             3 => Some(Self::Ordered),
             _ => None,
+        }
+    }
+    /// Whether a client of a volume with NVM appends to a log in memory, its write buffer, and has a second one in NVM (DESIGN §10).
+    pub fn has_buffer(self) -> bool {
+        match self {
+            Self::Strict => false,
+            Self::Buffered | Self::Ordered => true,
+        }
+    }
+    /// Whether fsync(2), and a write with `O_SYNC` or `O_DSYNC`, return when what the client has done is durable; else they order alone.
+    pub fn fsync_waits(self) -> bool {
+        match self {
+            Self::Strict | Self::Buffered => true,
+            Self::Ordered => false,
         }
     }
     /// The word users write.
@@ -95,6 +112,8 @@ mod tests {
             };
             assert_eq!(policy as u8, n);
             assert_eq!(policy.name().parse(), Ok(policy));
+            assert_eq!(policy.has_buffer(), policy != Durability::Strict);
+            assert_eq!(policy.fsync_waits(), policy != Durability::Ordered);
         }
         assert!("lazy".parse::<Durability>().is_err());
     }

@@ -122,6 +122,11 @@ fn services(
         let measured = || LineCosts::measure(&log_map, &nvm);
         let costs = options.line_costs.unwrap_or_else(measured);
         let buffering = Buffering::from_number(attached.buffering).unwrap_or_default();
+        let buffering = match buffering {
+            // An fsync that copies nothing makes no block eager.
+            Buffering::Model if !policy.fsync_waits() => Buffering::Lazy,
+            chosen => chosen,
+        };
         (
             nvm,
             BenefitModel::new(buffering, costs, attached.ring_bytes),

@@ -91,9 +91,8 @@ impl Services {
     pub fn end_call(&self, need: Need, appended: LogPos) -> Result<()> {
         match need.log {
             0 => self.connection.still_served().map_err(final_errno),
-            _ if need.sync || self.log.hardens_at_return() => {
-                self.log.harden(appended, &self.space)
-            }
+            _ if self.log.hardens_at_return() => self.log.harden(appended, &self.space),
+            _ if need.sync => self.log.harden_sync(appended, &self.space),
             _ => Ok(()),
         }
     }

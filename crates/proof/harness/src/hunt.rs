@@ -98,7 +98,8 @@ pub fn hunt(options: &Options, limit: Duration, mutant: Mutant) -> Result<Fate> 
         | Hunter::Full
         | Hunter::Tiers
         | Hunter::Huge
-        | Hunter::Buffered => by_crash(options, limit, mutant),
+        | Hunter::Buffered
+        | Hunter::Ordered => by_crash(options, limit, mutant),
         Hunter::Staged => by_staged(options, limit, mutant),
         Hunter::Faults(row) => by_faults(options, limit, mutant, row),
         Hunter::Hostile(case) => Ok(by_hostile(limit, mutant, case)),
@@ -218,6 +219,7 @@ fn by_crash(options: &Options, limit: Duration, mutant: Mutant) -> Result<Fate> 
         full: mutant.hunter == Hunter::Full,
         policy: match mutant.hunter {
             Hunter::Buffered => Durability::Buffered,
+            Hunter::Ordered => Durability::Ordered,
             _ => options.policy,
         },
         depth: match mutant.hunter {
@@ -228,7 +230,7 @@ fn by_crash(options: &Options, limit: Duration, mutant: Mutant) -> Result<Fate> 
         kinds: match mutant.hunter {
             Hunter::Tiers => vec![(Kind::Tiers, 100_000)],
             Hunter::Huge => vec![(Kind::Huge, 100_000)],
-            Hunter::Buffered => Kind::BUFFERED.to_vec(),
+            Hunter::Buffered | Hunter::Ordered => Kind::BUFFERED.to_vec(),
             Hunter::Threads => vec![(Kind::Threads, 100_000)],
             _ if mutant.name.starts_with(OF_REQUESTS) => vec![(Kind::Requests, 10_000)],
             _ => options.kinds.clone(),

@@ -26,6 +26,8 @@ pub enum Hunter {
     Huge,
     /// The same, of buffered clients.
     Buffered,
+    /// The same, of ordered clients.
+    Ordered,
     /// The explorer of power cuts of volumes without NVM.
     Staged,
     /// The row of faults whose name contains this.
@@ -64,6 +66,11 @@ const fn of_buffered(name: &'static str, what: &'static str) -> Mutant {
     Mutant { name, what, hunter }
 }
 
+const fn of_ordered(name: &'static str, what: &'static str) -> Mutant {
+    let hunter = Hunter::Ordered;
+    Mutant { name, what, hunter }
+}
+
 const fn of_staged(name: &'static str, what: &'static str) -> Mutant {
     let hunter = Hunter::Staged;
     Mutant { name, what, hunter }
@@ -75,7 +82,11 @@ const fn of_hostile(name: &'static str, what: &'static str) -> Mutant {
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 122] = [
+pub const MUTANTS: [Mutant; 123] = [
+    of_ordered(
+        "fsync-alone",
+        "fsync of an ordered client makes its last call durable, and not those before it",
+    ),
     of_buffered(
         "named-reused",
         "blocks that a buffered client's fsync wrote are written again once they are a file's",

@@ -2,6 +2,7 @@
 
 use crate::digest_scheduler::write_back::{WRITE_BACK_AGE, WRITE_BACK_EVERY};
 use crate::tiering::{DIRECT_PLACEMENT_MIN_BYTES, Speed};
+use shale_format::ORDERED_AGE;
 use shale_nvm::{Map, MapOptions};
 use shale_pool::volume_file::VolumeFile;
 use shale_volume::LowerDevices;
@@ -65,6 +66,8 @@ pub struct WriteBackTimes {
     pub every: Duration,
     /// How old what is logged may become.
     pub age: Duration,
+    /// How often all is written back that ordered clients have logged, which is how old it may become.
+    pub ordered: Duration,
 }
 
 impl Default for WriteBackTimes {
@@ -72,6 +75,7 @@ impl Default for WriteBackTimes {
         Self {
             every: WRITE_BACK_EVERY,
             age: WRITE_BACK_AGE,
+            ordered: ORDERED_AGE,
         }
     }
 }

@@ -118,11 +118,13 @@ impl Daemon {
             })?;
         }
         if !self.services.is_staged() {
-            let services = self.services.clone();
-            self.spawn("write-back".to_owned(), move || {
-                let times = services.config.write_back;
-                services.digests.run_write_back(&services.write_back, times)
-            })?;
+            for policy in [Durability::Buffered, Durability::Ordered] {
+                let services = self.services.clone();
+                self.spawn(format!("write-back-{}", policy.name()), move || {
+                    let (stop, times) = (&services.write_back, services.config.write_back);
+                    services.digests.run_write_back(stop, policy, times)
+                })?;
+            }
         }
         let services = self.services.clone();
         self.spawn("release".to_owned(), move || services.reclaimer.run())
@@ -142,7 +144,7 @@ impl Daemon {
         let needed = host_space::log_file_bytes(self.services.volume.superblock().log_bytes);
         let free = |dir: &Path| HostSpace::of(dir).map_or(0, |space| space.free_bytes);
         let nvm_dir = self.services.nvm_dir.clone();
-        let buffered = self.services.volume.superblock().policy() == Durability::Buffered;
+        let buffered = self.services.volume.superblock().policy().has_buffer();
         let in_memory = self.services.config.volume.buffer_dir();
         // Where there is less: a buffered client has a log in memory and one in NVM.
         let dir = match buffered && free(&in_memory) < free(&nvm_dir) {
@@ -209,7 +211,7 @@ impl Daemon {
             services.attach.spare.make_loop(&services.nvm_dir);
         })?;
         let policy = self.services.volume.superblock().policy();
-        if policy == Durability::Buffered && !self.services.is_staged() {
+        if policy.has_buffer() && !self.services.is_staged() {
             let (services, dir) = (
                 self.services.clone(),
                 self.services.config.volume.buffer_dir(),

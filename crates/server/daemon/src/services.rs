@@ -35,7 +35,7 @@ use shale_coherence::readers::LocalReaders;
 use shale_coherence::reclaimer::Reclaimer;
 use shale_digest::Digester;
 use shale_format::inode::Inode;
-use shale_format::{Durability, Ino};
+use shale_format::{Durability, Ino, ORDERED_AGE};
 use shale_nvm::Map;
 use shale_persist::Domain;
 use shale_recovery::recover::RecoveryReport;
@@ -290,7 +290,7 @@ impl Services {
     pub(crate) fn harden_every(&self) -> Duration {
         let policy = Durability::from_number(self.volume.superblock().durability);
         match policy.unwrap_or_default() {
-            Durability::Strict | Durability::Ordered => Duration::from_secs(1),
+            Durability::Strict | Durability::Ordered => ORDERED_AGE,
             Durability::Buffered => Duration::from_secs(5),
         }
     }

@@ -117,6 +117,10 @@ impl HardenedCopy {
                 self.nvm.view().fence();
             }
         };
+        let from = match mutants::is_on("fsync-alone") {
+            true => self.pad_to_last(from, upto),
+            false => from,
+        };
         let late = self.late_records(from, upto, blocks);
         let mut at = from;
         for record in &late {
@@ -150,23 +154,11 @@ impl HardenedCopy {
         upto: u64,
         blocks: Option<&dyn FreeBlocks>,
     ) -> Vec<LateRecord> {
-        let (mut at, mut found) = (from, Vec::new());
+        let mut found = Vec::new();
         if upto - from <= BLOCK {
             return found;
         }
-        while at < upto {
-            let place = self.memory.place(at);
-            let header = self
-                .memory
-                .view()
-                .load_array::<{ RecordHeader::BYTES }>(place);
-            let ring_left = self.memory.ring_bytes() - at % self.memory.ring_bytes();
-            let header = RecordHeader::decode(&header, at, ring_left as usize);
-            let Some(header) = header.filter(|h| u64::from(h.bytes) <= upto - at) else {
-                // The program has written into its log: the records from here on count nowhere.
-                break;
-            };
-            at += u64::from(header.bytes);
+        for header in self.headers(from, upto) {
             let named = blocks.and_then(|blocks| named_blocks(&header, blocks));
             // Blocks that a record names were durable before it was published.
             let late = header.flags & flag::FENCED != 0 && header.kind() != Kind::Steal;
@@ -175,6 +167,40 @@ impl HardenedCopy {
             }
         }
         found
+    }
+
+    /// The headers of the records in a range, up to one that is none: the program has written into its log, and what comes there counts nowhere.
+    fn headers(&self, from: u64, upto: u64) -> impl Iterator<Item = RecordHeader> {
+        let mut at = from;
+        std::iter::from_fn(move || {
+            if at >= upto {
+                return None;
+            }
+            let place = self.memory.place(at);
+            let header = self
+                .memory
+                .view()
+                .load_array::<{ RecordHeader::BYTES }>(place);
+            let ring_left = self.memory.ring_bytes() - at % self.memory.ring_bytes();
+            let header = RecordHeader::decode(&header, at, ring_left as usize)?;
+            at += u64::from(header.bytes);
+            (at <= upto).then_some(header)
+        })
+    }
+
+    /// A deliberate mistake: a record that does nothing in the place of all but the last transaction. Gives where that begins.
+    fn pad_to_last(&self, from: u64, upto: u64) -> u64 {
+        let (mut last, mut more) = (from, true);
+        for header in self.headers(from, upto) {
+            last = if more { last } else { header.pos };
+            more = header.flags & flag::MORE != 0;
+        }
+        let ring = self.memory.ring_bytes();
+        if from < last && from / ring == (last - 1) / ring {
+            write_record::pad(&self.nvm, from, last);
+            return last;
+        }
+        from
     }
 
     fn write_blocks(&self, record: &LateRecord, named: &Named, blocks: Option<&dyn FreeBlocks>) {

@@ -242,11 +242,11 @@ impl<F: NodeFs + ?Sized> Call<'_, F> {
         Ok(self.out.used())
     }
 
-    /// Where every call is durable when it returns there is nothing to do, and `ENOSYS` has the
+    /// Where it has nothing to do (every call is durable when it returns, or in its order by itself) `ENOSYS` has the
     /// kernel answer fsync(2) by itself from now on: it still sends what was stored through
     /// mappings, and still reports errors of that, before it asks.
     pub(super) fn fsync(&mut self, directory: bool) -> Result<usize> {
-        if self.fs.is_durable_at_return() {
+        if self.fs.needs_no_fsync() {
             return Err(Errno(libc::ENOSYS));
         }
         let FsyncIn { fsync_flags, .. } = self.body.take()?;

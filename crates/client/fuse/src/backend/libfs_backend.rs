@@ -520,8 +520,8 @@ impl NodeFs for ShaleFs {
             .map_err(errno)
     }
 
-    fn is_durable_at_return(&self) -> bool {
-        self.session.is_durable_at_return()
+    fn needs_no_fsync(&self) -> bool {
+        self.session.needs_no_fsync()
     }
 
     fn to_be_durable(&self, promise: Promise) -> Result<Option<u64>> {

@@ -242,9 +242,9 @@ pub trait NodeFs: Send + Sync {
         sink: &mut EntrySink<'_>,
     ) -> Result<()>;
 
-    /// Whether every call is durable when it returns, for as long as the mount lives. Then the
+    /// Whether fsync(2) has nothing to do, for as long as the mount lives. Then the
     /// kernel learns that it need not ask for [`Self::fsync`] and [`Self::fsyncdir`].
-    fn is_durable_at_return(&self) -> bool {
+    fn needs_no_fsync(&self) -> bool {
         false
     }
 

@@ -63,9 +63,15 @@ impl Session {
         &self.calls.services
     }
 
-    /// Whether every call is durable when it returns, so that fsync(2) has nothing to do.
+    /// Whether every call is durable when it returns.
     pub fn is_durable_at_return(&self) -> bool {
         self.services().log.hardens_at_return()
+    }
+
+    /// Whether fsync(2) has nothing to do, and nothing to report: every call is durable when it returns, or within a second, in its order,
+    /// by itself.
+    pub fn needs_no_fsync(&self) -> bool {
+        self.services().log.needs_no_fsync()
     }
 
     /// Whether the daemon still serves this client.

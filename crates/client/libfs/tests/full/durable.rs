@@ -118,6 +118,51 @@ fn a_buffered_call_with_sync_waits() {
     client.end();
 }
 
+/// What it does not wait for it cannot report, but for a log in memory that is not there.
+#[test]
+fn an_ordered_fsync_reports_a_log_that_is_lost() {
+    let client = Client::new(Durability::Ordered);
+    assert!(!client.session.is_durable_at_return() && client.session.needs_no_fsync());
+    assert_eq!(client.write(SYNC), Ok(10));
+    client.lose_log();
+    assert_eq!(client.write(PLAIN), Ok(10));
+    let fsync = client.session.fsync(&ME, client.ino, true);
+    assert_eq!(fsync, Err(Errno::IO));
+    assert_eq!(client.write(SYNC), Err(Errno::IO));
+    client.end();
+}
+
+/// By counts: what 50 writes of whole blocks with `O_SYNC`, each followed by fsync, have stored and fenced in NVM.
+#[test]
+fn an_ordered_fsync_copies_and_fences_nothing() {
+    let mut place = Place::new(96);
+    for policy in [Durability::Buffered, Durability::Ordered] {
+        let session = place.attach_with(SessionOptions {
+            durability: Some(policy),
+            ..SessionOptions::default()
+        });
+        let name = policy.name().as_bytes();
+        let ino = session.create(&ME, 1, name, 0o644, 0).unwrap().ino;
+        let data = vec![7; 4096];
+        session.write(&ME, ino, 0, &data, SYNC).unwrap();
+        let before = (session.log_counts(), session.nvm_counts());
+        for n in 1..=50 {
+            session.write(&ME, ino, n * 4096, &data, SYNC).unwrap();
+            session.fsync(&ME, ino, false).unwrap();
+        }
+        let log = (session.log_counts() - before.0).total();
+        let nvm = (session.nvm_counts() - before.1).total();
+        let found = [log.fences, nvm.fences, log.bytes_stored, nvm.bytes_stored];
+        match policy {
+            Durability::Ordered => assert_eq!(found, [0; 4], "log and blocks"),
+            _ => assert!(log.fences >= 50 && nvm.fences >= 50, "{found:?}"),
+        }
+        session.sync_all().unwrap();
+        session.detach().unwrap();
+    }
+    place.kill();
+}
+
 #[test]
 fn a_large_buffered_call_with_sync_waits() {
     let client = Client::new(Durability::Buffered);

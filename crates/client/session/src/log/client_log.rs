@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 pub struct Need {
     /// Bytes of log.
     pub log: u64,
-    /// The call returns when its records are hardened, whatever the policy of the volume (`O_SYNC`, `O_DSYNC`).
+    /// The call is followed by what fsync(2) does (`O_SYNC`, `O_DSYNC`): it returns when its records are hardened, but under `ordered`.
     pub sync: bool,
 }
 
@@ -54,9 +54,9 @@ impl Need {
 pub enum Promise {
     /// It has changed something: durable where every call is (`strict`).
     Change,
-    /// It has written with `O_SYNC` or `O_DSYNC`: durable under every policy.
+    /// It has written with `O_SYNC` or `O_DSYNC`: durable but under `ordered`.
     SyncWrite,
-    /// It was fsync(2): durable but under `ordered`.
+    /// It was fsync(2): likewise.
     Fsync,
 }
 
@@ -82,7 +82,7 @@ pub struct ClientLog {
     staged: bool,
     /// The log lies in memory, and this is its copy in NVM: a record is hardened once it is copied there, or digested.
     nvm_copy: Option<NvmCopy>,
-    /// Whether fsync(2) waits until records are hardened; it orders them in any case.
+    /// Whether fsync(2), and `O_SYNC`, wait until records are hardened; they are in order in any case.
     fsync_waits: bool,
     /// Whether a thread asks for records to be hardened, and who waits for that. Of the standard library, whose condition wakes all of them
     /// at once: one after the other would take as long as a commit.
@@ -168,7 +168,7 @@ impl ClientLog {
             hardens_at_return: writer.domain().hardens_at_return(policy),
             staged,
             nvm_copy,
-            fsync_waits: policy != Durability::Ordered,
+            fsync_waits: policy.fsync_waits(),
             hardens_later,
             hardening: (Mutex::new(false), Condvar::new()),
             fsync_pace: FsyncPace::default(),
@@ -232,10 +232,16 @@ impl ClientLog {
         self.daemon.digest(self.writer.published().pos())
     }
 
-    /// Whether every call is durable when it returns, so that fsync(2) has nothing to do.
+    /// Whether every call is durable when it returns.
     #[inline(always)]
     pub fn hardens_at_return(&self) -> bool {
         self.hardens_at_return
+    }
+
+    /// Whether fsync(2) has nothing to do, and nothing to report: every call is durable when it returns, or the daemon makes all of them durable
+    /// in their order by itself, as long as it serves this client. A device that logs are staged on can fail, which fsync(2) reports.
+    pub fn needs_no_fsync(&self) -> bool {
+        self.hardens_at_return || !self.fsync_waits && !self.staged
     }
 
     /// Returns when the records before `upto` survive a power cut: the one place where a call waits for that, and
@@ -268,7 +274,7 @@ impl ClientLog {
     #[inline]
     pub fn is_eager(&self, ino: u64, range: Range<u64>, sync: bool) -> bool {
         match &self.nvm_copy {
-            Some(nvm) => sync || nvm.is_eager(ino, range),
+            Some(nvm) => sync && self.fsync_waits || nvm.is_eager(ino, range),
             None => false,
         }
     }
@@ -309,7 +315,9 @@ impl ClientLog {
             }
             let (bytes, upto) = (nvm.copy.copied_bytes(), nvm.copy.hardened());
             nvm.page.store_u64(client_page::COPIED_BYTES, bytes);
-            nvm.page.store_u64(client_page::COPIED, upto.0);
+            if !mutants::is_on("fsync-alone") {
+                nvm.page.store_u64(client_page::COPIED, upto.0);
+            }
         }
         Ok(())
     }
@@ -385,13 +393,12 @@ impl ClientLog {
     pub fn to_harden(&self, promise: Promise) -> Result<Option<LogPos>> {
         let waits = match promise {
             Promise::Change => self.hardens_at_return,
-            Promise::SyncWrite => true,
-            Promise::Fsync => self.fsync_waits,
+            Promise::SyncWrite | Promise::Fsync => self.fsync_waits,
         };
         if !self.staged || !self.hardens_later {
             return Ok(None);
         }
-        if self.daemon.hardening_failed() && (waits || promise == Promise::Fsync) {
+        if self.daemon.hardening_failed() && (waits || promise != Promise::Change) {
             return Err(Errno::IO);
         }
         let upto = self.published();
@@ -405,14 +412,30 @@ impl ClientLog {
     /// that made the file's name, and those before them, are in its order. `EIO` from the moment on when the daemon can harden
     /// nothing any more, for whatever file: who does not wait (`ordered`) hears of it here.
     pub fn fsync(&self, newest: LogPos, space: &GrantedSpace) -> Result<()> {
-        match (self.staged, self.fsync_waits) {
-            (false, _) if self.nvm_copy.is_some() => self.harden(self.published(), space),
-            (false, _) => self.harden(newest, space),
-            (true, true) if mutants::is_on("fsync-early") => Ok(()),
-            (true, _) if self.daemon.hardening_failed() => Err(Errno::IO),
-            (true, true) => self.harden(self.published(), space),
-            // Hardened in the log's order within a second: nothing that comes later is there before it.
-            (true, false) => self.is_whole(),
+        match self.staged {
+            _ if !self.fsync_waits && !mutants::is_on("fsync-alone") => self.is_in_order(),
+            false if self.nvm_copy.is_some() => self.harden(self.published(), space),
+            false => self.harden(newest, space),
+            true if mutants::is_on("fsync-early") => Ok(()),
+            true if self.daemon.hardening_failed() => Err(Errno::IO),
+            true => self.harden(self.published(), space),
+        }
+    }
+
+    /// What a call with `O_SYNC` does at its end, which has appended up to `upto`.
+    pub(crate) fn harden_sync(&self, upto: LogPos, space: &GrantedSpace) -> Result<()> {
+        match self.fsync_waits {
+            true => self.harden(upto, space),
+            false => self.is_in_order(),
+        }
+    }
+
+    /// All that fsync(2) does where it orders and does not wait: what is published is made durable in the log's order within a second, and
+    /// nothing that comes later is there before it.
+    fn is_in_order(&self) -> Result<()> {
+        match self.daemon.hardening_failed() {
+            true => Err(Errno::IO),
+            false => self.is_whole(),
         }
     }
 

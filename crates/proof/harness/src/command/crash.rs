@@ -143,6 +143,9 @@ pub struct Args {
     /// Clients are buffered: what was not followed by fsync or digested may be lost, as a suffix of the calls
     #[arg(long, conflicts_with_all = ["staged", "tiers", "runs", "whole", "triples", "long"])]
     buffered: bool,
+    /// Clients are ordered: what was not digested may be lost, as a suffix of the calls, also what was followed by fsync
+    #[arg(long, conflicts_with_all = ["buffered", "staged", "tiers", "runs", "whole", "triples", "long"])]
+    ordered: bool,
     /// Devices below NVM lose what they said they had flushed: has to fail
     #[arg(long)]
     lying_flush: bool,
@@ -241,7 +244,7 @@ impl Args {
         if let Some(set) = self.set() {
             return set.kinds();
         }
-        let preset: &[(Kind, u64)] = match (self.long, self.buffered) {
+        let preset: &[(Kind, u64)] = match (self.long, self.policy().has_buffer()) {
             (true, _) => &LONG,
             (false, true) => &Kind::BUFFERED,
             (false, false) => &SHORT,
@@ -263,6 +266,14 @@ impl Args {
         kinds
     }
 
+    fn policy(&self) -> Durability {
+        match (self.buffered, self.ordered) {
+            (true, _) => Durability::Buffered,
+            (_, true) => Durability::Ordered,
+            _ => Durability::Strict,
+        }
+    }
+
     fn options(&self) -> Options {
         let given = self.minutes.map(|m| m * 60).or(self.seconds);
         let default = if self.long { 3_600 } else { 60 };
@@ -273,10 +284,7 @@ impl Args {
             only: self.workload.clone(),
             large: self.large,
             full: self.full,
-            policy: match self.buffered {
-                true => Durability::Buffered,
-                false => Durability::Strict,
-            },
+            policy: self.policy(),
             seed: self.seed,
             shard: self.shard,
             in_order: self.set().is_some(),
@@ -347,6 +355,7 @@ impl Args {
             (self.large, " --large"),
             (self.full, " --full"),
             (self.buffered, " --buffered"),
+            (self.ordered, " --ordered"),
             (self.lying_flush, " --lying-flush"),
         ];
         for (given, word) in more {

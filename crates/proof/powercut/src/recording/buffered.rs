@@ -1,4 +1,5 @@
-//! Buffered clients that take turns on one tree: their calls are durable after fsync of the same client, after sync and after a digest.
+//! Buffered clients that take turns on one tree: their calls are durable after fsync of the same client, after sync and after a digest; of
+//! ordered clients after sync and a digest.
 //!
 //! What is right is known by [`crate::recording::losses`].
 
@@ -6,6 +7,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use shale_daemon::Daemon;
+use shale_format::Durability;
 use shale_libfs::Session;
 use shale_record::{Recording, set_operation};
 
@@ -27,6 +29,7 @@ const PROMISE_ONE_IN: u64 = 7;
 struct Turns<'r> {
     recording: &'r Recording,
     sessions: &'r [Arc<Session>],
+    policy: Durability,
     /// Of each client: how far it was promised; then of each how far it got.
     tracks: Vec<Track>,
     losses: Losses,
@@ -60,8 +63,8 @@ impl Turns<'_> {
                 self.add(&all, begun, (None, true));
             }
             1 | 2 => {
-                fsync(&self.sessions[client])?;
-                self.add(&[client], begun, (None, true));
+                let promises = fsync(&self.sessions[client], self.policy)?;
+                self.add(&[client], begun, (None, promises));
             }
             _ => {}
         }
@@ -116,6 +119,7 @@ pub(crate) fn in_turns(
     let mut turns = Turns {
         recording,
         sessions,
+        policy: base.policy,
         tracks: tracks.collect(),
         losses: Losses::new(sessions.len(), doer.model.clone()),
     };

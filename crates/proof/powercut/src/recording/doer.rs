@@ -42,8 +42,8 @@ pub(crate) struct Doer<'w> {
     pub(crate) root: &'static [u8],
     /// The volume has little space.
     pub(crate) full: bool,
-    /// Of a client whose calls are not durable at return: makes durable what it has done.
-    pub(crate) fsync: Option<&'w (dyn Fn() -> Checked<()> + Sync)>,
+    /// Of a client whose calls are not durable at return: fsync, and whether that makes durable what it has done.
+    pub(crate) fsync: Option<&'w (dyn Fn() -> Checked<bool> + Sync)>,
 }
 
 /// Steps of which one is followed by fsync, where calls are not durable at return.
@@ -128,8 +128,8 @@ impl Doer<'_> {
         Ok(())
     }
 
-    /// Whether what is done by now is durable: after each step, or after fsync, which is called behind one step in [`FSYNC_ONE_IN`], and
-    /// after digests.
+    /// Whether what is done by now is durable: after each step, or after fsync, which is called behind one step in [`FSYNC_ONE_IN`], if
+    /// that promises it, and after digests.
     fn promise(&self, number: usize, step: Step) -> Checked<bool> {
         let Some(fsync) = self.fsync else {
             return Ok(true);
@@ -142,7 +142,7 @@ impl Doer<'_> {
         if !hasher.finish().is_multiple_of(FSYNC_ONE_IN) {
             return Ok(false);
         }
-        fsync().map(|()| true)
+        fsync()
     }
 
     /// What LibFS shows now is what the model shows, as far as `track` goes.

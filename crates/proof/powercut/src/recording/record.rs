@@ -85,7 +85,7 @@ pub fn run(place: &mut Place, base: &Base, workload: &Workload) -> Result<Checke
             let them = (&sessions[..], &*place.unrest);
             clients::at_once(with, them, base, workload, &mut run)
         }
-        false if base.policy == Durability::Buffered && logs > 1 => {
+        false if base.policy.has_buffer() && logs > 1 => {
             buffered::in_turns(with, &sessions, base, workload, &mut run)
         }
         false => in_turns(with, &sessions, base, workload, &mut run),
@@ -131,10 +131,11 @@ fn numbered(workload: &Workload) -> Vec<(usize, Step)> {
     workload.steps.iter().copied().enumerate().collect()
 }
 
-/// Makes durable what the client has done.
-pub(crate) fn fsync(session: &Session) -> Checked<()> {
+/// Has the client call fsync; whether that makes durable what the client has done.
+pub(crate) fn fsync(session: &Session, policy: Durability) -> Checked<bool> {
     let done = session.fsync(&Caller::default(), Ino::ROOT.0, false);
-    done.map_err(|e| format!("fsync: {e}"))
+    done.map(|()| policy.fsync_waits())
+        .map_err(|e| format!("fsync: {e}"))
 }
 
 /// Clients take turns.
@@ -145,14 +146,14 @@ fn in_turns(
     workload: &Workload,
     run: &mut Run,
 ) -> Checked<()> {
-    let fsync = || fsync(&sessions[0]);
+    let fsync = || fsync(&sessions[0], base.policy);
     let mut doer = Doer {
         workload,
         shales: sessions.iter().map(side).collect(),
         model: base.model.clone(),
         root: b"",
         full: base.full,
-        fsync: (base.policy == Durability::Buffered).then_some(&fsync),
+        fsync: base.policy.has_buffer().then_some(&fsync),
     };
     doer.open_files()?;
     let mut track = Track::new(None, doer.tree());
@@ -174,7 +175,7 @@ fn at_once(
     workload: &Workload,
     run: &mut Run,
 ) -> Checked<()> {
-    let fsync = || fsync(session);
+    let fsync = || fsync(session, base.policy);
     let mut doers = Vec::new();
     for root in [b"" as &[u8], TWIN] {
         let mut doer = Doer {
@@ -183,7 +184,7 @@ fn at_once(
             model: base.model.clone(),
             root,
             full: base.full,
-            fsync: (base.policy == Durability::Buffered).then_some(&fsync),
+            fsync: base.policy.has_buffer().then_some(&fsync),
         };
         doer.open_files()?;
         let track = Track::new(Some(doers.len()), doer.tree());

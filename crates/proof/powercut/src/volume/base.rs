@@ -36,7 +36,7 @@ pub struct Base {
     pub tree: Snapshot,
     /// Blocks in use when all names are gone.
     pub empty_blocks: u64,
-    /// When calls are durable: with `Buffered` those before an fsync or a digest.
+    /// When calls are durable: with `Buffered` those before an fsync or a digest, with `Ordered` those before a digest.
     pub policy: Durability,
     /// Some operations may find no space.
     pub full: bool,

@@ -4,10 +4,11 @@ use std::collections::HashSet;
 use std::hash::BuildHasherDefault;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use shale_bench::{BenchError, Result};
 use shale_daemon::tiering::Speed;
-use shale_daemon::{DaemonConfig, FixedLogs};
+use shale_daemon::{DaemonConfig, FixedLogs, WriteBackTimes};
 use shale_format::limits::{BLOCK_BYTES, LOG_BYTES_MIN, NVM_BYTES_MIN};
 use shale_format::log::file_name;
 use shale_libfs::SessionMaps;
@@ -27,6 +28,8 @@ use crate::volume::unrest::{Restless, Unrest};
 const SALT_SEED: u64 = 0x5a17_0000_0000;
 /// Bytes before its end at which a log that wraps begins.
 const BEFORE_END: u64 = 448;
+/// Longer than any workload takes.
+const NEVER: Duration = Duration::from_secs(86_400);
 
 /// A directory with the volume's files.
 pub struct Place {
@@ -126,6 +129,11 @@ impl Place {
             speed: Speed {
                 paused: true,
                 limit: 0,
+            },
+            write_back: WriteBackTimes {
+                every: NEVER,
+                age: NEVER,
+                ordered: NEVER,
             },
             mapped: Some(self.watched.clone()),
             lower: self.below.as_ref().map(Below::lower),

@@ -29,7 +29,8 @@ pub struct Options {
     pub large: bool,
     /// Begin with a volume that is nearly full.
     pub full: bool,
-    /// The volume's policy: with `Buffered`, calls before an fsync or a digest are durable. Of one client, or several that take turns.
+    /// The volume's policy: with `Buffered`, calls before an fsync or a digest are durable, with `Ordered` those before a digest. Of one client,
+    /// or several that take turns.
     pub policy: Durability,
     /// Seed of everything.
     pub seed: u64,

@@ -199,17 +199,13 @@ impl AttachService {
         })
     }
 
-    /// The policy of a client that asks for the one with this number; 0: for the volume's. With NVM `ordered` is `strict`, which is as
-    /// fast.
+    /// The policy of a client that asks for the one with this number; 0: for the volume's.
     fn policy(&self, asked: u8) -> std::result::Result<Durability, Refusal> {
         let policy = match asked {
             0 => Some(self.parts.volume.superblock().policy()),
             n => Durability::from_number(n),
         };
         match policy {
-            Some(Durability::Ordered) if self.settings.buffer_dir.is_some() => {
-                Ok(Durability::Strict)
-            }
             Some(policy) => Ok(policy),
             None => Err((
                 libc::EINVAL,
@@ -223,7 +219,7 @@ impl AttachService {
         let in_nvm = (self.settings.log_map)(new.slot).path(CountPath::Log);
         let nvm = (&*self.parts.nvm_dir, &self.spare, in_nvm);
         match (&self.settings.buffer_dir, policy) {
-            (Some(dir), Durability::Buffered) => {
+            (Some(dir), policy) if policy.has_buffer() => {
                 make_private_dir(dir)?;
                 let in_memory = MapOptions::new().path(CountPath::Log).volatile();
                 // The log that counts after a kill is there before the one that counts after a power cut.

@@ -8,7 +8,7 @@ use crate::tiering::DirectWriteGuard;
 use shale_clients::client::{Client, Work};
 use shale_coherence::digest_stop::DigestStop;
 use shale_digest::{DigestError, digest_chunks};
-use shale_format::{Durability, LogPos};
+use shale_format::{Durability, LogPos, ORDERED_AGE};
 use shale_persist::staged::PersistError;
 use shale_sys::mutants;
 use std::ops::Range;
@@ -17,8 +17,6 @@ use std::time::Duration;
 
 /// How often the thread of a staged volume looks whether something is due.
 const STAGING_LOOK: Duration = Duration::from_millis(50);
-/// How old what is published may become before it is hardened, while a client is ordered.
-const ORDERED_EVERY: Duration = Duration::from_secs(1);
 /// Bytes of a log that are not hardened, from which on a call that waits for them has the log digested.
 const IN_PLACE_BYTES: u64 = 1 << 20;
 /// Part of the memory tier that has to be free for that.
@@ -198,7 +196,7 @@ impl DigestScheduler {
             let mut done = Ok(());
             let clients = &self.parts.clients;
             let every = match clients.any(|client| client.policy == Durability::Ordered) {
-                true => every.min(ORDERED_EVERY),
+                true => every.min(ORDERED_AGE),
                 false => every,
             };
             if now.saturating_sub(hardened_ns) >= every.as_nanos() as u64 {

@@ -2,13 +2,15 @@
 //!
 //! The log in memory of a buffered client is its write buffer, and a digest writes it back: the newest version of each byte, and
 //! nothing of what was overwritten, cut off or removed meanwhile. Logs that fill are digested as any other; a thread looks every
-//! [`WRITE_BACK_EVERY`] for what is older than [`WRITE_BACK_AGE`].
+//! [`WRITE_BACK_EVERY`] for what is older than [`WRITE_BACK_AGE`]. What ordered clients have logged another one has digested every second,
+//! all of it: their fsync copies nothing.
 
 use super::DigestScheduler;
 use crate::config::WriteBackTimes;
 use crate::hardening::{NotHardened, StopFlag};
 use serde::Serialize;
 use shale_clients::client::Client;
+use shale_format::Durability;
 use shale_sys::mutants;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +20,7 @@ pub(crate) const WRITE_BACK_EVERY: Duration = Duration::from_secs(5);
 /// How old what is logged may become before it is written back, where nobody waits for it (HiNFS §3.2).
 pub(crate) const WRITE_BACK_AGE: Duration = Duration::from_secs(30);
 
-/// The write buffer: the logs in memory of buffered clients.
+/// The write buffer: the logs in memory of buffered clients, ordered ones among them.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct BufferStatus {
     /// Buffered clients.
@@ -73,15 +75,27 @@ impl DigestScheduler {
         (status.clients > 0).then_some(status)
     }
 
-    /// The thread that writes back what is old, until `stop`.
-    pub(crate) fn run_write_back(&self, stop: &StopFlag, times: WriteBackTimes) {
-        stop.every(times.every, || self.write_back(times.age));
+    /// The thread that writes back what clients with this policy have logged, until `stop`. Each policy has its own: what an ordered client
+    /// did is not held up by a large digest of another one.
+    pub(crate) fn run_write_back(
+        &self,
+        stop: &StopFlag,
+        policy: Durability,
+        times: WriteBackTimes,
+    ) {
+        match policy {
+            Durability::Ordered => stop.every(times.ordered, || {
+                self.write_back(policy, Duration::ZERO);
+            }),
+            _ => stop.every(times.every, || self.write_back(policy, times.age)),
+        }
     }
 
-    /// Digests of each buffered client what it logged `age` ago and before, as far as looks tell: this is one.
-    pub(crate) fn write_back(&self, age: Duration) {
+    /// Digests of each client with a write buffer and this policy what it logged `age` ago and before, as far as looks tell: this is one.
+    fn write_back(&self, policy: Durability, age: Duration) {
         let now_ns = self.parts.clock.monotonic_ns();
-        for client in self.buffered_clients() {
+        let clients = self.buffered_clients().into_iter();
+        for client in clients.filter(|client| client.policy == policy) {
             let upto = {
                 let mut looks = client.buffer_age.lock();
                 looks.look(now_ns, client.published().pos().0);

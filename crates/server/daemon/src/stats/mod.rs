@@ -43,7 +43,7 @@ pub struct Status {
     pub name: String,
     /// Identity of the volume.
     pub uuid: String,
-    /// `strict` or `buffered`.
+    /// `strict`, `buffered` or `ordered`.
     pub durability: &'static str,
     /// Process that serves it.
     pub daemon_pid: u32,

@@ -4,7 +4,7 @@ use crate::served::*;
 use shale_daemon::{Daemon, WriteBackTimes};
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::record::StealBody;
-use shale_format::{BlockAddr, Ino};
+use shale_format::{BlockAddr, Durability, Ino};
 use shale_oplog::encode;
 use shale_proto::shared_pages::{daemon_page, state};
 use shale_proto::{LeaseMode, Reply, Request};
@@ -45,9 +45,10 @@ fn what_a_buffered_client_logged_is_written_back_once_it_is_old() {
     config.write_back = WriteBackTimes {
         every: Duration::from_millis(20),
         age,
+        ..config.write_back
     };
     let daemon = start(config);
-    let mut hand = Hand::buffered(&daemon);
+    let mut hand = Hand::with_policy(&daemon, Durability::Buffered);
     assert!(hand.attached.buffered);
     for name in ["first", "second"] {
         let begun = Instant::now();
@@ -63,6 +64,36 @@ fn what_a_buffered_client_logged_is_written_back_once_it_is_old() {
         assert_eq!(content(&view, name), b"nobody asks for a digest");
     }
     assert_eq!(hand.ask(Request::Detach), Reply::Done);
+    daemon.shutdown().unwrap();
+}
+
+#[test]
+fn what_an_ordered_client_logged_is_written_back_at_once_and_of_no_other() {
+    let place = Place::new(64);
+    let mut config = place.config();
+    config.volume.buffer_dir = Some(place.nvm().with_file_name("buffer"));
+    config.write_back.ordered = Duration::from_millis(50);
+    let daemon = start(config);
+    let mut buffered = Hand::with_policy(&daemon, Durability::Buffered);
+    let mut ordered = Hand::with_policy(&daemon, Durability::Ordered);
+    assert!(ordered.attached.buffered, "its log is in memory");
+    assert_eq!(ordered.attached.durability, Durability::Ordered as u8);
+    for name in ["first", "second"] {
+        let begun = Instant::now();
+        ordered.make_file(name, b"is a second old at most");
+        let end = ordered.writer.published().pos().0;
+        eventually("it is written back", || {
+            ordered.daemon_page.load_u64(daemon_page::DIGESTED) == end
+        });
+        let took = begun.elapsed();
+        assert!(took < Duration::from_secs(5), "after {took:?}");
+    }
+    buffered.make_file("buffered", b"may be half a minute old");
+    std::thread::sleep(Duration::from_millis(500));
+    let digested = buffered.daemon_page.load_u64(daemon_page::DIGESTED);
+    assert!(digested < buffered.writer.published().pos().0);
+    assert_eq!(ordered.ask(Request::Detach), Reply::Done);
+    assert_eq!(buffered.ask(Request::Detach), Reply::Done);
     daemon.shutdown().unwrap();
 }
 

@@ -118,11 +118,11 @@ impl Hand {
         Self::attach(Box::new(InProcess(daemon.attach_in_process(0))), false)
     }
 
-    /// A buffered one.
+    /// One with this policy.
     #[allow(dead_code, reason = "not every test program has such clients")]
-    pub fn buffered(daemon: &Daemon) -> Self {
+    pub fn with_policy(daemon: &Daemon, policy: Durability) -> Self {
         let channel = Box::new(InProcess(daemon.attach_in_process(0)));
-        Self::attach_with(channel, false, Durability::Buffered as u8)
+        Self::attach_with(channel, false, policy as u8)
     }
 
     /// Of a user whose records are judged.

@@ -41,7 +41,7 @@ pub struct VolumeFile {
     pub name: String,
     /// Identity of the volume: 32 hexadecimal digits, hyphens allowed.
     pub uuid: String,
-    /// Name of a [`Durability`]: on NVM `strict` or `buffered`; of a volume without NVM any.
+    /// Name of a [`Durability`].
     pub durability: String,
     /// Bytes of the update log of the mount, and of each other client unless `client_log_bytes` says
     /// otherwise.
@@ -225,15 +225,7 @@ impl VolumeFile {
             return wrong_key("uuid", "expected 32 hexadecimal digits");
         }
         match self.durability.parse::<Durability>() {
-            Ok(Durability::Strict | Durability::Buffered) => {}
-            // What it has in place of NVM is checked below.
-            Ok(_) if self.is_staged() || self.nvm.is_empty() => {}
-            Ok(Durability::Ordered) => {
-                return wrong_key(
-                    "durability",
-                    "'ordered' is for volumes without NVM; with NVM \"strict\" is as fast and promises more",
-                );
-            }
+            Ok(_) => {}
             Err(why) => return wrong_key("durability", why),
         }
         if let Some(Err(why)) = self

@@ -55,7 +55,7 @@ fn a_staged_volume_is_saved_and_loaded() {
     assert_eq!(loaded.nvm_dir(), Path::new("/dev/shm/shale-x"));
     assert_eq!(loaded.nvm_bytes(), 64 << 20);
     assert_eq!(loaded.staged.unwrap().device, dir.path().join("b.img"));
-    for policy in ["strict", "buffered"] {
+    for policy in ["strict", "buffered", "ordered"] {
         let durability = policy.to_owned();
         let file = VolumeFile {
             durability,
@@ -198,7 +198,6 @@ fn every_mistake_names_file_and_key() {
     for (from, to, key, word) in [
         ("format = 1", "format = 2\nnew_key = 1", "format", "newer"),
         ("\"strict\"", "\"sloppy\"", "durability", "sloppy"),
-        ("\"strict\"", "\"ordered\"", "durability", "as fast"),
         ("\"v\"", "\"\\u001b[31mv\"", "name", "control character"),
         (
             "log_bytes = 16777216",

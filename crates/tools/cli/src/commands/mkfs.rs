@@ -85,7 +85,7 @@ pub struct Args {
     #[arg(long, value_name = "TIER=MODEL", value_parser = parse_model)]
     model: Vec<(TierId, String)>,
     /// When a write is durable: strict (when the call returns), buffered (when fsync returns, or by itself within seconds, with NVM
-    /// within a minute), ordered (within a second, in the order of the calls; fsync does not wait; only without NVM) [default: strict
+    /// within a minute), ordered (by itself, within a second, in the order of the calls; fsync and O_SYNC do not wait) [default: strict
     /// with NVM, buffered without]
     #[arg(long, value_name = "POLICY")]
     durability: Option<String>,
@@ -226,14 +226,7 @@ fn durability(word: Option<&str>, has_nvm: bool) -> Result<Durability> {
         false => Durability::Buffered,
     };
     let policy = word.map_or(Ok(default), str::parse);
-    match policy.map_err(|why: String| Failure::usage(format!("--durability: {why}")))? {
-        Durability::Ordered if has_nvm => {
-            let text = "--durability ordered: it is for volumes without NVM";
-            Err(Failure::usage(text)
-                .advise("leave it out: with NVM strict is as fast, and promises more"))
-        }
-        policy => Ok(policy),
-    }
+    policy.map_err(|why: String| Failure::usage(format!("--durability: {why}")))
 }
 
 /// What a power cut may take, in one sentence. `domain`: what makes the volume durable.
@@ -390,7 +383,8 @@ fn print(args: &Args, made: &Made) {
             say!("  nvm is      {is}{}", as_slow_as(model));
         }
     }
-    if made.file.durability == Durability::Buffered.name() && !made.file.is_staged() {
+    let policy = made.file.durability.parse::<Durability>();
+    if policy.is_ok_and(Durability::has_buffer) && !made.file.is_staged() {
         say!(
             "  buffer      the same logs once more in memory, in {} while it is mounted",
             made.file.buffer_dir().display()
@@ -463,16 +457,8 @@ mod tests {
             ("buffered", Durability::Buffered),
             ("ordered", Durability::Ordered),
         ] {
-            assert_eq!(policy(word, false).unwrap(), expected);
-            match expected {
-                Durability::Strict | Durability::Buffered => {
-                    assert_eq!(policy(word, true).unwrap(), expected);
-                }
-                Durability::Ordered => {
-                    let refused = policy(word, true).unwrap_err().to_string();
-                    let named = refused.contains(word) && refused.contains("without NVM");
-                    assert!(named, "{refused}");
-                }
+            for has_nvm in [false, true] {
+                assert_eq!(policy(word, has_nvm).unwrap(), expected);
             }
         }
         for has_nvm in [false, true] {
@@ -493,6 +479,7 @@ mod tests {
                 "not followed by fsync",
             ),
             (Domain::Staged, Durability::Ordered, "up to some point"),
+            (Domain::Dax, Durability::Ordered, "up to some point"),
             (Domain::Emulated, Durability::Strict, "loses the volume"),
         ] {
             for is_memory in [false, true] {

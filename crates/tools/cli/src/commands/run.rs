@@ -54,7 +54,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     report: Option<Option<PathBuf>>,
     /// When the command's writes are durable: with strict when the call returns, with buffered at fsync or within a minute by
-    /// itself, with ordered in their order within a second (with NVM it is strict, which is as fast) [default: as the volume]
+    /// itself, with ordered in their order within a second, also after fsync [default: as the volume]
     #[arg(long, value_name = "POLICY", value_parser = ["strict", "buffered", "ordered"])]
     durability: Option<String>,
     /// Whether stray stores of the command are kept off what the library writes, by

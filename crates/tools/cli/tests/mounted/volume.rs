@@ -179,6 +179,11 @@ impl Volume {
         Self::made(name, "96M", None, &["--durability", "buffered"])
     }
 
+    /// Makes a volume whose clients are ordered.
+    pub fn ordered(name: &str) -> Self {
+        Self::made(name, "96M", None, &["--durability", "ordered"])
+    }
+
     /// Makes a volume that trusts users with mapping it. Everybody may go to its mount point.
     pub fn trusting(name: &str, users: &[&str]) -> Self {
         Self::trusting_with(name, "96M", users)
@@ -318,6 +323,33 @@ impl Volume {
         wait_until("another daemon answers", || {
             self.status()["daemon_pid"] != old
         });
+    }
+
+    /// Directory in memory of the logs of its buffered and ordered clients.
+    #[track_caller]
+    pub fn buffer_dir(&self) -> PathBuf {
+        let uuid = self.status()["uuid"].as_str().unwrap().to_owned();
+        Path::new("/dev/shm").join(format!("shale-{uuid}"))
+    }
+
+    /// Kills the daemon and what would start another one.
+    #[track_caller]
+    pub fn kill_all(&self) {
+        let status = self.status();
+        for who in ["supervisor_pid", "daemon_pid"] {
+            let pid = status[who].as_u64().unwrap();
+            kill(pid);
+            wait_until("the process has ended", || !lives(pid));
+        }
+        detach(self.mountpoint());
+    }
+
+    /// What a power cut does to a volume with NVM: processes end, and what was in memory is gone.
+    #[track_caller]
+    pub fn cut_power(&self) {
+        let dir = self.buffer_dir();
+        self.kill_all();
+        fs::remove_dir_all(dir).unwrap();
     }
 
     pub fn is_mounted(&self) -> bool {

@@ -32,7 +32,8 @@ impl Session {
     }
 
     /// Makes an inode durable: a file's content, a directory's entries. Returns when all records about it
-    /// are hardened; what the volume has of it is so already. `EIO`: the client is not served any more.
+    /// are hardened; what the volume has of it is so already. Under `ordered` it returns at once: the client's calls are hardened in their
+    /// order. `EIO`: the client is not served any more.
     pub fn fsync(&self, caller: &Caller, ino: u64, _data_only: bool) -> Result<()> {
         attributes::fsync(&self.calls, caller, ino, _data_only)
     }

@@ -1,13 +1,13 @@
 //! Buffered clients on a volume with NVM: what stays in memory, what fsync makes durable, what kills and power cuts leave.
 
 use crate::commands::watch::{get, value, well_formed};
-use crate::volume::{Volume, can_mount, detach, kill, library, lives, pattern, shale, wait_until};
+use crate::volume::{Volume, can_mount, library, pattern, shale};
 use serde_json::Value;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -15,23 +15,6 @@ const SHALE: &str = env!("CARGO_BIN_EXE_shale");
 
 fn path(v: &Volume, name: &str) -> PathBuf {
     v.mountpoint().join(name)
-}
-
-/// Where logs in memory are.
-fn buffer_dir(v: &Volume) -> PathBuf {
-    let uuid = v.status()["uuid"].as_str().unwrap().to_owned();
-    Path::new("/dev/shm").join(format!("shale-{uuid}"))
-}
-
-/// Kills the daemon and what would start another one.
-fn kill_all(v: &Volume) {
-    let status = v.status();
-    for who in ["supervisor_pid", "daemon_pid"] {
-        let pid = status[who].as_u64().unwrap();
-        kill(pid);
-        wait_until("the process has ended", || !lives(pid));
-    }
-    detach(v.mountpoint());
 }
 
 /// Bytes that the daemon has stored to blocks of files in NVM.
@@ -49,7 +32,7 @@ fn what_fsync_returned_from_survives_a_power_cut_and_the_rest_a_kill() {
     }
     let v = Volume::buffered("buffered");
     v.mount();
-    let dir = buffer_dir(&v);
+    let dir = v.buffer_dir();
     assert!(dir.join("log-000").exists(), "the log of the mount");
     assert_eq!(v.status()["durability"], "buffered");
     fs::create_dir(path(&v, "d")).unwrap();
@@ -73,8 +56,7 @@ fn what_fsync_returned_from_survives_a_power_cut_and_the_rest_a_kill() {
     for n in 0..20 {
         fs::write(path(&v, &format!("last-{n:02}")), pattern(n, 5_000)).unwrap();
     }
-    kill_all(&v);
-    fs::remove_dir_all(&dir).unwrap();
+    v.cut_power();
     let said = shale(&["fsck", v.file()]).ok();
     assert!(said.contains("volume is clean"), "{said}");
     v.mount();
@@ -263,9 +245,9 @@ fn a_volume_that_is_destroyed_leaves_nothing_in_memory() {
     }
     let v = Volume::buffered("destroyed");
     v.mount();
-    let dir = buffer_dir(&v);
+    let dir = v.buffer_dir();
     fs::write(path(&v, "f"), pattern(1, 5_000)).unwrap();
-    kill_all(&v);
+    v.kill_all();
     assert!(dir.join("log-000").exists(), "a kill leaves it");
     let nvm = format!("{}:96M", v.dir().join("nvm").display());
     shale(&["mkfs", v.file(), "--nvm", &nvm, "--force"]).ok();

@@ -146,8 +146,8 @@ fn mkfs_says_what_it_will_not_do() {
     let text = mkfs(&["--nvm", &format!("{nvm}:96X")]).failed(2);
     assert!(text.contains("96X"), "{text}");
     let sized = format!("{nvm}:40M");
-    let text = mkfs(&["--nvm", &sized, "--durability", "ordered"]).failed(2);
-    expect(&text, &["--durability ordered", "strict"]);
+    let text = mkfs(&["--nvm", &sized, "--durability", "lazy"]).failed(2);
+    expect(&text, &["--durability", "'lazy'", "'ordered'"]);
     let text = mkfs(&["--nvm", &sized, "--log-bytes", "1K"]).failed(2);
     expect(&text, &["--log-bytes", "16 MiB"]);
     let text = mkfs(&["--nvm", &format!("{nvm}:1M")]).failed(1);

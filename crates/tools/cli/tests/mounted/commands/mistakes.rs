@@ -242,10 +242,10 @@ const REFUSED: &[Row] = &[
         &["control character (U+001B)", "--label"],
     ),
     row(
-        "a durability that only volumes without NVM have",
-        "mkfs D/V.toml --nvm D/nvm:32M --durability ordered",
+        "a durability that there is not",
+        "mkfs D/V.toml --nvm D/nvm:32M --durability lazy",
         2,
-        &["--durability ordered", "strict"],
+        &["--durability", "'lazy'", "'ordered'"],
     ),
     row(
         "the volume file is a directory",
@@ -641,8 +641,8 @@ fn damage_names_fsck_and_a_policy_that_is_not_there_is_an_error() {
     }
     let v = Volume::new("damage");
     let text = fs::read_to_string(v.file()).unwrap();
-    fs::write(v.file(), text.replace("\"strict\"", "\"ordered\"")).unwrap();
-    let parts = ["VOLUME.toml", "durability", "without NVM", "\"strict\""];
+    fs::write(v.file(), text.replace("\"strict\"", "\"lazy\"")).unwrap();
+    let parts = ["VOLUME.toml", "durability", "'lazy'", "'strict'"];
     expect(&shale(&["mount", v.file(), v.place()]).failed(1), &parts);
     let renamed = text.replace("name = \"VOLUME\"", "name = \"\\u001b[31mred\"");
     assert_ne!(renamed, text);

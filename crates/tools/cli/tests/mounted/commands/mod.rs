@@ -6,6 +6,7 @@ mod messages;
 mod mistakes;
 mod observe;
 mod options;
+mod ordered;
 mod run;
 mod watch;
 mod without_nvm;
