@@ -82,7 +82,7 @@ const fn of_hostile(name: &'static str, what: &'static str) -> Mutant {
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 123] = [
+pub const MUTANTS: [Mutant; 124] = [
     of_ordered(
         "fsync-alone",
         "fsync of an ordered client makes its last call durable, and not those before it",
@@ -390,6 +390,10 @@ pub const MUTANTS: [Mutant; 123] = [
     of_hostile(
         "reads-unchecked",
         "clients are believed about reads of files that they may not read",
+    ),
+    of_hostile(
+        "open-token-unchecked",
+        "any token opens files by number through the mount",
     ),
     of_hostile("sticky-unchecked", "sticky directories are not"),
     of_hostile("flags-unchecked", "immutable files and directories are not"),

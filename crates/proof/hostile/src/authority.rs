@@ -13,6 +13,7 @@ use shale_pool::volume_file::DeviceFile;
 use shale_proto::shared_pages::client_page;
 use shale_proto::{LeaseMode, Reply, Request};
 use shale_volume::Mapping;
+use std::io::Read;
 use std::time::{Duration, Instant};
 
 fn in_dir(scene: &Scene<'_>, dir: u64, mode: u32, ids: (u32, u32)) -> (Attacker, Reply) {
@@ -290,7 +291,49 @@ fn reads_of_others() {
     daemon.shutdown().unwrap();
 }
 
+/// The token of another client is in nothing that an attacker may read, and none that it makes up opens a file by number.
+fn tokens_of_others(scene: &Scene<'_>) -> (Attacker, Reply) {
+    let (victim, a) = (scene.stage.same_user(), scene.attacker());
+    let (secret, daemon) = (victim.attached.open_token, &scene.stage.daemon);
+    let ino = scene.stage.things.secret;
+    assert!(daemon.open_token_owner(secret, ino).is_some());
+    let own = a.attached.open_token;
+    let numbers = [a.attached.client, victim.attached.client].map(u128::from);
+    let made_up = [0, 1, u128::MAX, own + 1, own - 1, own ^ 1, !own, secret ^ 1];
+    for token in made_up.into_iter().chain(numbers) {
+        assert_eq!(daemon.open_token_owner(token, ino), None, "{token:x}");
+    }
+    // Where one is stored, its words are aligned.
+    let tokens = [secret.to_le_bytes(), secret.to_be_bytes()];
+    let halves: Vec<&[u8]> = tokens.iter().flat_map(|token| token.chunks(8)).collect();
+    let has = |bytes: &[u8]| bytes.chunks_exact(8).any(|word| halves.contains(&word));
+    for map in [&a.page, &a.daemon_page, &a.log] {
+        let mut bytes = vec![0; map.bytes()];
+        map.load(0, &mut bytes);
+        assert!(!has(&bytes));
+    }
+    if scene.alone {
+        let (reply, fds) = a.ask_for_fds(Request::Segments { first: 0 });
+        assert!(matches!(reply, Reply::Segments { .. }) && !fds.is_empty());
+        for fd in fds {
+            let mut bytes = Vec::new();
+            std::fs::File::from(fd).read_to_end(&mut bytes).unwrap();
+            assert!(!bytes.is_empty() && !has(&bytes));
+        }
+    }
+    let Reply::Status(status) = a.ask(Request::Status) else {
+        panic!("no status");
+    };
+    for shown in [format!("{secret:x}"), secret.to_string()] {
+        assert!(!status.contains(&shown));
+    }
+    drop(victim);
+    let reply = a.digest();
+    (a, reply)
+}
+
 pub const CASES: &[Case] = &[
+    harmless("tokens of others", tokens_of_others),
     refused(
         "no lease",
         |s| one(s, &[], write(s.stage.things.suid, 0, b"evil")),

@@ -54,6 +54,9 @@ fn text(name: &[u8]) -> String {
 }
 
 impl NodeFs for Noting {
+    fn keeps_name(&self, dir: u64, name: &[u8]) -> bool {
+        self.keeps_names(dir) && name != b"not kept"
+    }
     fn lookup(&self, r: &Request, parent: u64, name: &[u8]) -> Result<Attr> {
         self.note(r, format!("lookup {parent} {}", text(name)), Self::attr())
     }
@@ -341,6 +344,20 @@ fn missing_names_are_remembered_or_not() {
         (entry.nodeid, entry.entry_valid, entry.attr.mode),
         (5, 3600, 0o100_644)
     );
+}
+
+#[test]
+fn a_name_that_is_not_to_be_kept_is_not_remembered() {
+    let lookup = || message(opcode::LOOKUP, &[0u8; 0], b"not kept\0");
+    let entry: EntryOut = serve_on(Noting::default(), 7, lookup()).payload();
+    let valid = (entry.entry_valid, entry.entry_valid_nsec, entry.attr_valid);
+    assert_eq!((entry.nodeid, valid), (5, (0, 0, 3600)));
+    let missing = Noting {
+        fail: Some(libc::ENOENT),
+        ..Noting::default()
+    };
+    let answer = serve_on(missing, 7, lookup()).answer;
+    assert_eq!(answer, Answer::Reply(Err(Errno(libc::ENOENT))));
 }
 
 #[test]

@@ -647,3 +647,49 @@ impl NodeFs for ShaleFs {
         self.session.resent_are_read();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_for_its_user_and_its_process() {
+        let own = std::process::id();
+        let owner = TokenOwner {
+            uid: 1000,
+            pid: own.cast_signed(),
+        };
+        let by = |uid, tid| {
+            let request = Request {
+                unique: 1,
+                uid,
+                gid: 1000,
+                pid: tid,
+                umask: 0,
+                direct: false,
+                opened: false,
+                from_cache: false,
+            };
+            is_own(&request, &owner)
+        };
+        assert!(by(1000, 1), "another process of the user");
+        assert!(by(0, own), "the process has changed its user");
+        let thread = || rustix::thread::gettid().as_raw_pid().cast_unsigned();
+        let ended = std::thread::spawn(thread).join().unwrap();
+        assert!(!by(0, ended), "a thread that has ended is nobody's");
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert!(by(0, thread()), "so has one of its threads"));
+        });
+        for (uid, tid) in [(0, 1), (65534, 1), (1001, 0)] {
+            assert!(!by(uid, tid), "{uid} {tid}");
+        }
+    }
+
+    #[test]
+    fn names_stand_for_inodes_in_the_root_alone() {
+        let name = open_name::name_of(5, 77);
+        assert_eq!(number_in(ROOT_INO, &name), Some((5, 77)));
+        assert_eq!(number_in(2, &name), None);
+        assert_eq!(number_in(ROOT_INO, b"file"), None);
+    }
+}

@@ -6,6 +6,7 @@ use shale_format::limits::BLOCK_BYTES;
 use shale_format::record::StealBody;
 use shale_format::{BlockAddr, Durability, Ino};
 use shale_oplog::encode;
+use shale_proto::open_name::TokenOwner;
 use shale_proto::shared_pages::{daemon_page, state};
 use shale_proto::{LeaseMode, Reply, Request};
 use std::time::{Duration, Instant};
@@ -311,6 +312,52 @@ fn a_client_that_never_leaves_a_call_is_cut_off() {
     eventually("it is gone", || daemon.status_values().clients.len() == 1);
     assert_eq!(content(&daemon.volume().view(), "file"), b"counts");
     assert_eq!(other.ask(Request::Detach), Reply::Done);
+    daemon.shutdown().unwrap();
+}
+
+#[test]
+fn a_token_is_good_while_its_client_is_served() {
+    let place = Place::new(64);
+    let mut config = place.config();
+    config.client_stall_timeout = Duration::from_millis(100);
+    let daemon = start(config);
+    daemon.listen(&place.socket()).unwrap();
+    let mut hand = Hand::over(&place.socket());
+    let ino = hand.make_file("file", b"not digested yet").0;
+    let token = hand.attached.open_token;
+    let owner = TokenOwner {
+        uid: rustix::process::geteuid().as_raw(),
+        pid: std::process::id().cast_signed(),
+    };
+    assert_eq!(daemon.open_token_owner(token, ino), Some(owner));
+    hand.digest();
+    assert_eq!(daemon.open_token_owner(token, ino), Some(owner));
+    for wrong in [0, !token, token ^ 1, token ^ 1 << 127] {
+        assert_eq!(daemon.open_token_owner(wrong, ino), None);
+    }
+    let known = daemon.status_values().leases.known;
+    for nothing in [0, 3, ino + 1_000_000, 1 << 40, u64::MAX] {
+        assert_eq!(daemon.open_token_owner(token, nothing), None, "{nothing}");
+    }
+    assert_eq!(daemon.status_values().leases.known, known);
+
+    let other = Hand::over(&place.socket());
+    assert_ne!(other.attached.open_token, token);
+    assert_eq!(other.ask(Request::Detach), Reply::Done);
+    assert_eq!(
+        daemon.open_token_owner(other.attached.open_token, ino),
+        None
+    );
+    assert_eq!(daemon.open_token_owner(token, ino), Some(owner));
+    hand.set_reader_slot(0, 1);
+    let last = Hand::in_process(&daemon);
+    last.lease(Ino(ino));
+    assert_eq!(hand.state(), state::EVICTED);
+    assert_eq!(daemon.open_token_owner(token, ino), None, "it was cut off");
+    drop(hand);
+    eventually("it is gone", || daemon.status_values().clients.len() == 1);
+    assert_eq!(daemon.open_token_owner(token, ino), None);
+    assert_eq!(last.ask(Request::Detach), Reply::Done);
     daemon.shutdown().unwrap();
 }
 
