@@ -2,7 +2,7 @@
 
 use crate::client::call::CallContext;
 use crate::client::session::Session;
-use crate::inodes::attr::Attr;
+use crate::inodes::attr::{Attr, SetAttr};
 use crate::inodes::dirents::{KIND_DIR, KIND_SYMLINK};
 use crate::inodes::flags::may_write;
 use crate::inodes::node::{Node, NodeState};
@@ -13,12 +13,12 @@ use crate::namespace::access::{EXECUTE, READ, WRITE};
 use crate::namespace::acl::may_access;
 use crate::namespace::create_lookup::{Fresh, make_at, tmpfile_where};
 use crate::namespace::unlink_link::after_last_close;
-use crate::namespace::walk::{Target, walk, walk_to_create};
+use crate::namespace::walk::{Origin, Target, is_sticky_and_shared, walk, walk_to_create};
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use shale_format::limits::NAME_BYTES_MAX;
 use shale_session::caller::Caller;
-use shale_session::errno::{Errno, Result, Stop};
+use shale_session::errno::{BY_KERNEL, Errno, Result, Stop};
 use shale_session::log::client_log::Need;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,6 +44,7 @@ pub struct File {
 /// See [`Session::open`].
 pub(crate) fn open_file(
     session: &Arc<Session>,
+    from: Origin<'_>,
     caller: &Caller,
     path: &[u8],
     flags: OFlags,
@@ -55,7 +56,7 @@ pub(crate) fn open_file(
     };
     let flags = plausible(flags)?;
     if flags.contains(OFlags::TMPFILE) {
-        return open_unnamed(session, &caller, path, flags, mode);
+        return open_unnamed(session, from, &caller, path, flags, mode);
     }
     let create = flags.contains(OFlags::CREATE);
     let exclusive = create && flags.contains(OFlags::EXCL);
@@ -66,14 +67,16 @@ pub(crate) fn open_file(
     } else {
         Need::default()
     };
-    let paths = &session.names.paths;
     let (node, made) = session.calls.run(&caller, need, |op| {
         let target = if create {
-            walk_to_create(op, paths, path, follow)?
+            walk_to_create(op, from, path, follow)?
         } else {
-            walk(op, paths, path, follow)?
+            walk(op, from, path, follow)?
         };
         if target.found.is_some() || !create {
+            if create && from.mounted {
+                protected(op, &target)?;
+            }
             return Ok((look(op, target, flags)?, false));
         }
         let (dir, name) = vacant(op, &target)?;
@@ -85,21 +88,25 @@ pub(crate) fn open_file(
     })?;
     let file = File::new(session, caller, node, flags);
     if flags.contains(OFlags::TRUNC) && !made {
-        session.truncate(&caller, file.node.ino, 0, caller.uid != 0)?;
+        let (ino, kill) = (file.node.ino, caller.uid != 0);
+        match from.mounted {
+            true => session.truncate_beside_kernel(&caller, ino, 0, kill, &|| u64::MAX)?,
+            false => session.truncate(&caller, ino, 0, kill)?,
+        }
     }
     Ok(file)
 }
 
 fn open_unnamed(
     session: &Arc<Session>,
+    from: Origin<'_>,
     caller: &Caller,
     path: &[u8],
     flags: OFlags,
     mode: u32,
 ) -> Result<File> {
-    let paths = &session.names.paths;
     let place = |op: &CallContext<'_>| {
-        let dir = walk(op, paths, path, true)?.ino()?;
+        let dir = walk(op, from, path, true)?.ino()?;
         let node = op.node(dir)?;
         let state = op.read(&node)?;
         if !state.inode.is_dir() {
@@ -186,6 +193,16 @@ fn look(
     Ok(node)
 }
 
+/// Leaves to the kernel what it may refuse to open with `O_CREAT`, even to the superuser: a file in a sticky directory that others may
+/// write (`fs.protected_regular`, proc_sys_fs(5)).
+fn protected(op: &CallContext<'_>, target: &Target) -> std::result::Result<(), Stop> {
+    let node = op.node(target.dir)?;
+    match is_sticky_and_shared(op.read(&node)?.inode.mode) {
+        true => Err(BY_KERNEL.into()),
+        false => Ok(()),
+    }
+}
+
 /// Where a file can be made that was not found: directory and name.
 fn vacant(op: &CallContext<'_>, target: &Target) -> std::result::Result<(u64, Vec<u8>), Stop> {
     let name = target.name(Errno::ISDIR)?.to_vec();
@@ -232,6 +249,17 @@ impl File {
     /// Inode number.
     pub fn ino(&self) -> u64 {
         self.node.ino
+    }
+
+    /// Whether it is a regular file.
+    pub fn is_regular(&self) -> bool {
+        self.node.state.read().inode.is_file()
+    }
+
+    /// Sets attributes, but for the size, as [`Tree::chmod`](crate::Tree::chmod) and its like do.
+    pub fn set_attributes(&self, set: &SetAttr) -> Result<()> {
+        let tree = self.session.tree(self.caller);
+        tree.set_found(|_| Ok(self.node.ino), set)
     }
 
     /// Reads at the file's offset and moves it; fewer bytes only at the end of the file.

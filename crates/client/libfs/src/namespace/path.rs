@@ -12,7 +12,7 @@ use crate::client::session::Session;
 use crate::inodes::attr::{Attr, SetAttr, SetTime};
 use crate::inodes::dirents::{KIND_DIR, check_length, check_new};
 use crate::io::content::wrong_type;
-use crate::io::handle::File;
+use crate::io::handle::{File, open_file};
 use crate::io::truncate_fallocate::truncate_where;
 use crate::namespace::access::{EXECUTE, WRITE, may_set, may_take_from};
 use crate::namespace::acl::{deciding_acl, may_access};
@@ -23,8 +23,9 @@ use crate::namespace::rename::{
     Ask, RENAME_EXCHANGE, RENAME_NOREPLACE, is_kind, no_cycle, rename_where,
 };
 use crate::namespace::unlink_link::{link_where, may_link, remove_where};
-use crate::namespace::walk::{Last, Target, split, walk, walk_to_change};
+use crate::namespace::walk::{Last, Origin, Target, split, walk, walk_to_change};
 use rustix::fs::OFlags;
+use shale_format::Ino;
 use shale_format::limits::{NAME_BYTES_MAX, PATH_BYTES_MAX};
 use shale_session::caller::Caller;
 use shale_session::errno::{Errno, Result, Stop};
@@ -40,6 +41,8 @@ const FETCH: usize = 256;
 pub struct Tree {
     session: Arc<Session>,
     caller: Caller,
+    start: u64,
+    mounted: bool,
 }
 
 impl Tree {
@@ -48,7 +51,24 @@ impl Tree {
             request: 0,
             ..caller
         };
-        Self { session, caller }
+        Self {
+            session,
+            caller,
+            start: Ino::ROOT.0,
+            mounted: false,
+        }
+    }
+
+    /// The same tree as a program sees it that has it mounted: paths without a slash at their beginning begin in directory `start`, and
+    /// what leads out of the tree (an absolute symbolic link, `..` of the root) is [`BY_KERNEL`](crate::BY_KERNEL).
+    #[must_use]
+    pub fn mounted_at(self, start: u64) -> Self {
+        let mounted = true;
+        Self {
+            start,
+            mounted,
+            ..self
+        }
     }
 
     fn calls(&self) -> &CallRunner {
@@ -57,6 +77,14 @@ impl Tree {
 
     fn paths(&self) -> &PathCache {
         &self.session.names.paths
+    }
+
+    fn from(&self) -> Origin<'_> {
+        Origin {
+            paths: self.paths(),
+            start: self.start,
+            mounted: self.mounted,
+        }
     }
 
     fn look<T>(
@@ -68,14 +96,14 @@ impl Tree {
 
     /// Makes what `path` is to name.
     fn make(&self, path: &[u8], slash_ok: bool, fresh: &Fresh<'_>) -> Result<()> {
-        let place = |op: &CallContext<'_>| vacant(op, self.paths(), path, slash_ok);
+        let place = |op: &CallContext<'_>| vacant(op, self.from(), path, slash_ok);
         let made = make_where(self.calls(), &self.caller, fresh, NAME_BYTES_MAX, place);
         made.map(|_| ())
     }
 
     /// Opens a file; see [`Session::open`].
     pub fn open(&self, path: &[u8], flags: OFlags, mode: u32) -> Result<File> {
-        self.session.open(&self.caller, path, flags, mode)
+        open_file(&self.session, self.from(), &self.caller, path, flags, mode)
     }
 
     /// Attributes of what `path` leads to. Errors of all walks: `ENOENT`, `ENOTDIR`,
@@ -91,7 +119,7 @@ impl Tree {
 
     fn attr(&self, path: &[u8], follow: bool) -> Result<Attr> {
         self.look(|op| {
-            let target = walk(op, self.paths(), path, follow)?;
+            let target = walk(op, self.from(), path, follow)?;
             let node = op.node(target.ino()?)?;
             let state = op.read(&node)?;
             Ok(Attr::of(&state.inode, state.blocks))
@@ -110,7 +138,7 @@ impl Tree {
         let device = matches!(mode & libc::S_IFMT, libc::S_IFCHR | libc::S_IFBLK) && !whiteout;
         if device && self.caller.uid != 0 {
             // Only where nothing is missing to it but the right.
-            self.look(|op| vacant(op, self.paths(), path, false))?;
+            self.look(|op| vacant(op, self.from(), path, false))?;
             return Err(Errno::PERM);
         }
         self.make(path, false, &Fresh::node(&self.caller, mode, rdev)?)
@@ -123,15 +151,20 @@ impl Tree {
 
     /// Target of a symbolic link. Errors: `EINVAL` for anything else.
     pub fn readlink(&self, path: &[u8]) -> Result<Vec<u8>> {
-        let place = |op: &CallContext<'_>| Ok(walk(op, self.paths(), path, false)?.ino()?);
+        let place = |op: &CallContext<'_>| Ok(walk(op, self.from(), path, false)?.ino()?);
         readlink_where(self.calls(), &self.caller, place)
     }
 
     /// Gives the file at `old` (a symbolic link is not followed) the name `new`.
     pub fn link(&self, old: &[u8], new: &[u8]) -> Result<()> {
+        self.link_into(old, self, new)
+    }
+
+    /// As [`Self::link`], to a path of `tree`: the same one that begins elsewhere.
+    pub fn link_into(&self, old: &[u8], tree: &Self, new: &[u8]) -> Result<()> {
         self.link_where(|op| {
-            let ino = walk(op, self.paths(), old, false)?.ino()?;
-            let (dir, name) = vacant(op, self.paths(), new, false)?;
+            let ino = walk(op, self.from(), old, false)?.ino()?;
+            let (dir, name) = vacant(op, tree.from(), new, false)?;
             Ok((ino, dir, name))
         })
     }
@@ -142,7 +175,7 @@ impl Tree {
             let node = op.node(ino)?;
             // Asked before a name is followed: it may be one that gets none again.
             let may = may_link(op, &*op.read(&node)?);
-            let (dir, name) = vacant(op, self.paths(), new, false)?;
+            let (dir, name) = vacant(op, self.from(), new, false)?;
             may.map(|()| (ino, dir, name))
         })
     }
@@ -158,7 +191,7 @@ impl Tree {
     /// Removes a name. Errors: `EISDIR`, `EPERM` in a sticky directory.
     pub fn unlink(&self, path: &[u8]) -> Result<()> {
         self.remove(false, |op| {
-            let target = walk_bare(op, self.paths(), path)?;
+            let target = walk_bare(op, self.from(), path)?;
             let name = name_of(&target, Errno::ISDIR)?;
             let (ino, kind) = target.found.ok_or(Errno::NOENT)?;
             if target.slash {
@@ -187,7 +220,7 @@ impl Tree {
     /// `EBUSY` for the root.
     pub fn rmdir(&self, path: &[u8]) -> Result<()> {
         self.remove(true, |op| {
-            let target = walk_bare(op, self.paths(), path)?;
+            let target = walk_bare(op, self.from(), path)?;
             let name = match &target.last {
                 Last::Name(_) => name_of(&target, Errno::INVAL)?,
                 Last::DotDot => return Err(Errno::NOTEMPTY.into()),
@@ -202,12 +235,17 @@ impl Tree {
 
     /// Moves a name; `flags` as [`Session::rename`], which tells the errors too.
     pub fn rename(&self, old: &[u8], new: &[u8], flags: u32) -> Result<()> {
+        self.rename_into(old, self, new, flags)
+    }
+
+    /// As [`Self::rename`], to a path of `tree`: the same one that begins elsewhere.
+    pub fn rename_into(&self, old: &[u8], tree: &Self, new: &[u8], flags: u32) -> Result<()> {
         if !is_kind(flags) {
             return Err(Errno::INVAL);
         }
         let place = |op: &CallContext<'_>| {
-            let old = walk_bare(op, self.paths(), old)?;
-            let new = walk_bare(op, self.paths(), new)?;
+            let old = walk_bare(op, self.from(), old)?;
+            let new = walk_bare(op, tree.from(), new)?;
             let dots = if flags & RENAME_NOREPLACE != 0 {
                 Errno::EXIST
             } else {
@@ -283,8 +321,17 @@ impl Tree {
     }
 
     fn set(&self, path: &[u8], follow: bool, set: &SetAttr) -> Result<()> {
+        self.set_found(|op| Ok(walk(op, self.from(), path, follow)?.ino()?), set)
+    }
+
+    /// Sets attributes of the inode that `find` finds.
+    pub(crate) fn set_found(
+        &self,
+        find: impl Fn(&CallContext<'_>) -> std::result::Result<u64, Stop>,
+        set: &SetAttr,
+    ) -> Result<()> {
         let place = |op: &CallContext<'_>| {
-            let ino = walk(op, self.paths(), path, follow)?.ino()?;
+            let ino = find(op)?;
             let node = op.node(ino)?;
             let state = op.read(&node)?;
             let acl = deciding_acl(op, &state)?;
@@ -297,7 +344,7 @@ impl Tree {
     /// Sets the size of the file at `path`.
     pub fn truncate(&self, path: &[u8], size: u64) -> Result<()> {
         let place = |op: &CallContext<'_>| {
-            let ino = walk(op, self.paths(), path, true)?.ino()?;
+            let ino = walk(op, self.from(), path, true)?.ino()?;
             let node = op.node(ino)?;
             let state = op.read(&node)?;
             if !state.inode.is_file() {
@@ -307,7 +354,9 @@ impl Tree {
             Ok(ino)
         };
         let kill = self.caller.uid != 0;
-        truncate_where(self.calls(), &self.caller, size, kill, &|| 0, place)
+        // What the kernel keeps of a file that others use on the mount is not known here.
+        let kept = || if self.mounted { u64::MAX } else { 0 };
+        truncate_where(self.calls(), &self.caller, size, kill, &kept, place)
     }
 
     /// Checks permissions as access(2): bits 4 read, 2 write, 1 execute; 0: existence.
@@ -316,7 +365,7 @@ impl Tree {
             return Err(Errno::INVAL);
         }
         self.look(|op| {
-            let node = op.node(walk(op, self.paths(), path, true)?.ino()?)?;
+            let node = op.node(walk(op, self.from(), path, true)?.ino()?)?;
             let state = op.read(&node)?;
             may_access(op, &state, want)?;
             if want & WRITE != 0 {
@@ -350,11 +399,11 @@ fn is_root(path: &[u8]) -> bool {
 /// Walks to where a name is to be made: directory and name. `slash_ok`: for a directory.
 fn vacant(
     op: &CallContext<'_>,
-    paths: &PathCache,
+    from: Origin<'_>,
     path: &[u8],
     slash_ok: bool,
 ) -> std::result::Result<(u64, Vec<u8>), Stop> {
-    let target = walk_bare(op, paths, path)?;
+    let target = walk_bare(op, from, path)?;
     let name = name_of(&target, Errno::EXIST)?;
     if target.found.is_some() {
         return Err(Errno::EXIST.into());
@@ -370,7 +419,7 @@ fn vacant(
 /// name that is too long is found to be that only after its directory was found.
 fn walk_bare(
     op: &CallContext<'_>,
-    paths: &PathCache,
+    from: Origin<'_>,
     path: &[u8],
 ) -> std::result::Result<Target, Stop> {
     let (prefix, last, slash) = split(path);
@@ -379,10 +428,10 @@ fn walk_bare(
         let bare = if bare.is_empty() { path } else { bare };
         return Ok(Target {
             slash,
-            ..walk_to_change(op, paths, bare)?
+            ..walk_to_change(op, from, bare)?
         });
     }
-    let parent = walk(op, paths, &[prefix, b"."].concat(), false)?;
+    let parent = walk(op, from, &[prefix, b"."].concat(), false)?;
     Ok(Target {
         last: Last::Name(last.into()),
         slash,

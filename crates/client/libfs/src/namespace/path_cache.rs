@@ -29,12 +29,15 @@ pub(crate) type Passed = (u64, u32);
 pub(crate) struct CachedPath<'a> {
     pub uid: u32,
     pub gid: u32,
+    /// The directory in which it begins.
+    pub start: u64,
     pub path: &'a [u8],
 }
 
 struct Known {
     uid: u32,
     gid: u32,
+    start: u64,
     path: Box<[u8]>,
     generation: u64,
     passed: Box<[Passed]>,
@@ -80,7 +83,8 @@ impl PathCache {
     }
 
     fn hash(&self, way: &CachedPath<'_>) -> u64 {
-        self.hasher.hash_one((way.uid, way.gid, way.path))
+        self.hasher
+            .hash_one((way.uid, way.gid, way.start, way.path))
     }
 
     fn shard(&self, hash: u64) -> &RwLock<HashMap<u64, Known>> {
@@ -92,7 +96,7 @@ impl PathCache {
         let hash = self.hash(way);
         let shard = self.shard(hash).read();
         let found = shard.get(&hash).filter(|k| {
-            (k.uid, k.gid, &*k.path) == (way.uid, way.gid, way.path)
+            (k.uid, k.gid, k.start, &*k.path) == (way.uid, way.gid, way.start, way.path)
                 && k.generation == self.generation()
                 && k.passed.iter().all(|&(ino, word)| lease_word(ino) == word)
         });
@@ -111,6 +115,7 @@ impl PathCache {
         let known = Known {
             uid: way.uid,
             gid: way.gid,
+            start: way.start,
             path: way.path.into(),
             generation,
             passed: passed.into(),
@@ -142,6 +147,7 @@ mod tests {
         let way = CachedPath {
             uid: 1,
             gid: 2,
+            start: 1,
             path: b"/a/b",
         };
         let held = |_| 7;
@@ -169,6 +175,11 @@ mod tests {
             None,
             "another path"
         );
+        assert_eq!(
+            cache.get(&CachedPath { start: 4, ..way }, held),
+            None,
+            "from another directory"
+        );
         cache.entry_gone(8);
         assert_eq!(
             cache.get(&way, held),
@@ -184,6 +195,6 @@ mod tests {
             None,
             "the walk began before the change"
         );
-        assert_eq!(cache.counts(), (2, 6));
+        assert_eq!(cache.counts(), (2, 7));
     }
 }

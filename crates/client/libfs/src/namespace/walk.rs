@@ -14,7 +14,7 @@ use crate::namespace::path_cache::{CachedPath, Passed, PathCache};
 use shale_format::Ino;
 use shale_format::limits::PATH_BYTES_MAX;
 use shale_proto::LeaseMode;
-use shale_session::errno::{Errno, Stop};
+use shale_session::errno::{BY_KERNEL, Errno, Stop};
 
 /// Most symbolic links that one walk follows.
 const LINKS_MAX: u32 = 40;
@@ -62,10 +62,22 @@ impl Target {
     }
 }
 
+/// Where paths begin, and what they may lead to.
+#[derive(Clone, Copy)]
+pub(crate) struct Origin<'o> {
+    /// Paths that were walked.
+    pub paths: &'o PathCache,
+    /// Directory in which a path begins that does not begin with a slash.
+    pub start: u64,
+    /// The tree is mounted somewhere, and the caller walks as the kernel does: what leads out of it, by an absolute symbolic
+    /// link or above the root, is [`BY_KERNEL`].
+    pub mounted: bool,
+}
+
 /// One walk.
 struct Walk<'o, 's> {
     op: &'o CallContext<'s>,
-    paths: &'o PathCache,
+    from: Origin<'o>,
     /// What is not there will be made.
     create: bool,
     /// Lease on the directory of the last component: one that will be changed is not
@@ -75,32 +87,32 @@ struct Walk<'o, 's> {
     passed: Vec<Passed>,
 }
 
-/// Walks along `path`, which begins at the root with or without a slash. `follow`:
+/// Walks along `path`, which begins at the root with a slash, and where `from` says without one. `follow`:
 /// whether a symbolic link at its end is followed; a slash behind it always does.
 /// Errors: `ENOENT`, `ENOTDIR`, `EACCES`, `ELOOP`, `ENAMETOOLONG`.
 pub(crate) fn walk(
     op: &CallContext<'_>,
-    paths: &PathCache,
+    from: Origin<'_>,
     path: &[u8],
     follow: bool,
 ) -> Result<Target, Stop> {
-    Walk::new(op, paths, false, LeaseMode::Shared).whole(path, follow)
+    Walk::new(op, from, false, LeaseMode::Shared).whole(path, follow)
 }
 
 /// As [`walk`], to a name that will be made, removed or moved; nothing is followed.
 pub(crate) fn walk_to_change(
     op: &CallContext<'_>,
-    paths: &PathCache,
+    from: Origin<'_>,
     path: &[u8],
 ) -> Result<Target, Stop> {
-    Walk::new(op, paths, false, LeaseMode::Exclusive).whole(path, false)
+    Walk::new(op, from, false, LeaseMode::Exclusive).whole(path, false)
 }
 
 /// As [`walk`], to a file that is made if it is not there: `EISDIR` for a name with a
 /// slash behind it, whatever it stands for.
 pub(crate) fn walk_to_create(
     op: &CallContext<'_>,
-    paths: &PathCache,
+    from: Origin<'_>,
     path: &[u8],
     follow: bool,
 ) -> Result<Target, Stop> {
@@ -110,7 +122,12 @@ pub(crate) fn walk_to_create(
     } else {
         LeaseMode::Exclusive
     };
-    Walk::new(op, paths, true, last).whole(path, follow)
+    Walk::new(op, from, true, last).whole(path, follow)
+}
+
+/// Whether a directory of this mode is one in which users make files beside each other.
+pub(crate) fn is_sticky_and_shared(mode: u32) -> bool {
+    mode & libc::S_ISVTX != 0 && mode & 0o022 != 0
 }
 
 /// A path's directory part, its last component, and whether slashes follow.
@@ -124,11 +141,11 @@ pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8], bool) {
 }
 
 impl<'o, 's> Walk<'o, 's> {
-    fn new(op: &'o CallContext<'s>, paths: &'o PathCache, create: bool, last: LeaseMode) -> Self {
+    fn new(op: &'o CallContext<'s>, from: Origin<'o>, create: bool, last: LeaseMode) -> Self {
         op.follows_names();
         Self {
             op,
-            paths,
+            from,
             create,
             last,
             links: 0,
@@ -146,22 +163,18 @@ impl<'o, 's> Walk<'o, 's> {
         if path.contains(&0) {
             return Err(Errno::INVAL.into());
         }
-        self.last(Ino::ROOT.0, path, follow, true)
+        self.last(self.from.start, path, follow, true)
     }
 
-    /// Walks from directory `start`; `whole`: this is the caller's path, which begins
-    /// at the root, and not a link's.
+    /// Walks from directory `start`; `whole`: this is the caller's path, and not a link's.
     fn last(&mut self, start: u64, path: &[u8], follow: bool, whole: bool) -> Result<Target, Stop> {
         let (prefix, last, slash) = split(path);
-        let start = if path.starts_with(b"/") {
-            Ino::ROOT.0
-        } else {
-            start
-        };
-        let dir = if whole {
-            self.known_dir(prefix)?
-        } else {
-            self.dir(start, prefix)?
+        let dir = match whole {
+            true => self.known_dir(prefix)?,
+            false => {
+                self.stays_inside(path)?;
+                self.dir(start, prefix)?
+            }
         };
         let target = |last, found| Target {
             dir,
@@ -185,6 +198,7 @@ impl<'o, 's> Walk<'o, 's> {
             }
             name => match self.step_in(dir, name, self.last)? {
                 Some((link, KIND_SYMLINK)) if follow || slash => {
+                    self.may_be_followed(dir)?;
                     let to = self.link(link)?;
                     let mut target = self.last(dir, &to, true, false)?;
                     target.slash |= slash;
@@ -195,22 +209,49 @@ impl<'o, 's> Walk<'o, 's> {
         }
     }
 
+    /// Leaves to the kernel what it may refuse to follow at the end of a path, even to the superuser: links in a sticky directory that
+    /// others may write (`fs.protected_symlinks`, proc_sys_fs(5)).
+    fn may_be_followed(&self, dir: u64) -> Result<(), Stop> {
+        if !self.from.mounted {
+            return Ok(());
+        }
+        let node = self.op.node(dir)?;
+        match is_sticky_and_shared(self.op.read(&node)?.inode.mode) {
+            true => Err(BY_KERNEL.into()),
+            false => Ok(()),
+        }
+    }
+
+    /// Refuses the target of a symbolic link that leads out of a mounted tree.
+    fn stays_inside(&self, target: &[u8]) -> Result<(), Stop> {
+        match self.from.mounted && target.starts_with(b"/") {
+            true => Err(BY_KERNEL.into()),
+            false => Ok(()),
+        }
+    }
+
     /// The directory that the whole path `prefix` leads to, from the table if it knows.
     fn known_dir(&mut self, prefix: &[u8]) -> Result<u64, Stop> {
+        let Origin { paths, start, .. } = self.from;
+        let start = match prefix.first() {
+            Some(b'/') => Ino::ROOT.0,
+            _ => start,
+        };
         if prefix.iter().all(|&b| b == b'/') {
-            return Ok(Ino::ROOT.0);
+            return Ok(start);
         }
-        let (op, paths, caller) = (self.op, self.paths, self.op.caller);
+        let (op, caller) = (self.op, self.op.caller);
         let way = CachedPath {
             uid: caller.uid,
             gid: caller.gid,
+            start,
             path: prefix,
         };
         let generation = paths.generation();
         if let Some(dir) = paths.get(&way, |ino| op.lease_word(ino)) {
             return Ok(dir);
         }
-        let dir = self.dir(Ino::ROOT.0, prefix)?;
+        let dir = self.dir(start, prefix)?;
         paths.note(&way, generation, &self.passed, dir);
         Ok(dir)
     }
@@ -228,6 +269,7 @@ impl<'o, 's> Walk<'o, 's> {
                 (ino, KIND_DIR) => ino,
                 (link, KIND_SYMLINK) => {
                     let to = self.link(link)?;
+                    self.stays_inside(&to)?;
                     self.dir(dir, &to)?
                 }
                 _ => return Err(Errno::NOTDIR.into()),
@@ -254,10 +296,15 @@ impl<'o, 's> Walk<'o, 's> {
         self.pass(dir);
         let node = self.op.leased(dir, mode)?;
         let state = self.op.read(&node)?;
+        if state.orphan && self.from.mounted && dir == self.from.start {
+            // The caller gave a number: no name leads elsewhere by now.
+            return Err(Errno::NOENT.into());
+        }
         self.op.live_dir(&state)?;
         may_access(self.op, &state, EXECUTE)?;
         match name {
             b"." => return Ok(Some((dir, KIND_DIR))),
+            b".." if dir == Ino::ROOT.0 && self.from.mounted => return Err(BY_KERNEL.into()),
             b".." => return Ok(Some((state.inode.parent.max(Ino::ROOT.0), KIND_DIR))),
             _ => check_length(name)?,
         }

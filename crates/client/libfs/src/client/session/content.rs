@@ -3,7 +3,7 @@
 use super::Session;
 use crate::inodes::inode_handle::{self, InodeHandle};
 use crate::io::direct::{self, DirectMap};
-use crate::io::handle::{File, open_file};
+use crate::io::handle::File;
 use crate::io::write::{WriteAccess, WriteFlags};
 use crate::io::{read, truncate_fallocate, write};
 use rustix::fs::OFlags;
@@ -167,6 +167,6 @@ impl Session {
         flags: OFlags,
         mode: u32,
     ) -> Result<File> {
-        open_file(self, caller, path, flags, mode)
+        self.tree(*caller).open(path, flags, mode)
     }
 }

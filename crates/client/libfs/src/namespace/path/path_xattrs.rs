@@ -4,8 +4,7 @@ use crate::client::call::CallContext;
 use crate::namespace::access::{READ, WRITE, may, owns};
 use crate::namespace::acl::deciding_acl;
 use crate::namespace::path::Tree;
-use crate::namespace::path_cache::PathCache;
-use crate::namespace::walk::walk;
+use crate::namespace::walk::{Origin, walk};
 use crate::namespace::xattrs::{
     getxattr_where, listxattr_where, removexattr_where, setxattr_where,
 };
@@ -26,7 +25,7 @@ impl Tree {
         follow: bool,
     ) -> Result<()> {
         let place =
-            |op: &CallContext<'_>| permitted_xattr(op, self.paths(), path, name, WRITE, follow);
+            |op: &CallContext<'_>| permitted_xattr(op, self.from(), path, name, WRITE, follow);
         let (calls, paths) = (self.calls(), self.paths());
         setxattr_where(calls, paths, &self.caller, name, value, flags, place)
     }
@@ -35,20 +34,20 @@ impl Tree {
     /// caller may see.
     pub fn getxattr(&self, path: &[u8], name: &[u8], follow: bool) -> Result<Vec<u8>> {
         let place =
-            |op: &CallContext<'_>| permitted_xattr(op, self.paths(), path, name, READ, follow);
+            |op: &CallContext<'_>| permitted_xattr(op, self.from(), path, name, READ, follow);
         getxattr_where(self.calls(), &self.caller, name, place)
     }
 
     /// Removes an extended attribute. Errors: as [`Self::setxattr`].
     pub fn removexattr(&self, path: &[u8], name: &[u8], follow: bool) -> Result<()> {
         let place =
-            |op: &CallContext<'_>| permitted_xattr(op, self.paths(), path, name, WRITE, follow);
+            |op: &CallContext<'_>| permitted_xattr(op, self.from(), path, name, WRITE, follow);
         removexattr_where(self.calls(), self.paths(), &self.caller, name, place)
     }
 
     /// Names of all extended attributes, each ended by a zero byte.
     pub fn listxattr(&self, path: &[u8], follow: bool) -> Result<Vec<u8>> {
-        let place = |op: &CallContext<'_>| Ok(walk(op, self.paths(), path, follow)?.ino()?);
+        let place = |op: &CallContext<'_>| Ok(walk(op, self.from(), path, follow)?.ino()?);
         listxattr_where(self.calls(), &self.caller, place)
     }
 }
@@ -56,13 +55,13 @@ impl Tree {
 /// The inode that `path` leads to, if the caller may read or write its attribute `name`.
 fn permitted_xattr(
     op: &CallContext<'_>,
-    paths: &PathCache,
+    from: Origin<'_>,
     path: &[u8],
     name: &[u8],
     want: u32,
     follow: bool,
 ) -> std::result::Result<u64, Stop> {
-    let ino = walk(op, paths, path, follow)?.ino()?;
+    let ino = walk(op, from, path, follow)?.ino()?;
     let node = op.node(ino)?;
     let state = op.read(&node)?;
     let acl = deciding_acl(op, &state)?;
