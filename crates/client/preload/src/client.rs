@@ -5,9 +5,10 @@
 //! is freed, with its memory and descriptors. A child never uses its parent's sessions.
 
 use crate::clock;
-use crate::fd::{mapped, own};
+use crate::fd::{mapped, own, placeholder};
 use crate::link::Link;
 use crate::mounts::{self, MOUNTS};
+use crate::names::setting;
 use crate::pays;
 use crate::protect;
 use crate::thread;
@@ -136,6 +137,11 @@ pub fn can_attach(mount: u32) -> bool {
     again == 0 || clock::now_ns() >= again
 }
 
+/// As [`get`], whatever it pays.
+pub fn get_now(mount: u32) -> Option<&'static Client> {
+    current(mount).or_else(|| attach(mount))
+}
+
 #[cold]
 fn attach(mount: u32) -> Option<&'static Client> {
     let slot = &CLIENT[mount as usize];
@@ -172,7 +178,8 @@ fn connect(mount: u32) -> Result<Client, Errno> {
     let options = SessionOptions {
         log_bytes: LOG_BYTES.load(Ordering::Relaxed),
         durability: Durability::from_number(DURABILITY.load(Ordering::Relaxed)),
-        kernel_references: true,
+        // With names in the process no kernel has references to what is opened here.
+        kernel_references: !setting::are_wanted(),
         yields: true,
         ..SessionOptions::default()
     };
@@ -235,6 +242,7 @@ fn is_taken_away(mount: u32, client: &'static Client) -> bool {
     if was_there {
         let busy = thread::Busy::now();
         let client = AtomicPtr::new(client);
+        placeholder::lose();
         ASIDE.lock().push(Aside { client, busy });
         ANY_ASIDE.store(true, Ordering::Release);
     }

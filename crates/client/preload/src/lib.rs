@@ -1,8 +1,8 @@
 //! The library that `shale run` puts into a program: calls on files of a Shale mount are
 //! served in the program's own process (DESIGN §4).
 //!
-//! **The kernel stays in charge of names and descriptors; the library serves data.** A
-//! file is opened by the kernel, on the mount. If it is a regular file there, its
+//! **The kernel stays in charge of names and descriptors; the library serves data**, unless names are asked for, too
+//! ([`names`]). A file is opened by the kernel, on the mount. If it is a regular file there, its
 //! descriptor is entered in a table, and from then on reading, writing, seeking,
 //! syncing and the like make no system call. Whatever is not served here reaches the
 //! kernel with a real descriptor and is served by the mount, coherently.
@@ -16,6 +16,7 @@
 //!   5000 ([`pays`]).
 //! * `SHALE_WARM_CALLS=N`: instead of that, calls that a process leaves to the kernel before it becomes a
 //!   client of the volume and serves every file; 0: none.
+//! * `SHALE_NAMES=N`: calls about paths of a mount after which names are served in the process, too ([`names`]); not set: never.
 //! * `SHALE_BYPASS=PROGRAM:…`: programs in which nothing is served ([`bypass`]).
 //! * `SHALE_RUN_DIR=DIR`: one more directory with the states of mounts.
 //!
@@ -32,6 +33,7 @@ pub mod fd;
 pub mod hook;
 pub mod link;
 pub mod mounts;
+pub mod names;
 pub mod pays;
 mod protect;
 pub mod report;

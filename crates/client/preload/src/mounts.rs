@@ -14,6 +14,11 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+/// In the mask of `statx`: the number of the mount.
+pub const MNT_ID: u32 = 0x1000;
+/// The one that is never used again (Linux 6.8); an older kernel gives the plain one.
+pub const MNT_ID_UNIQUE: u32 = 0x4000;
+
 /// Mounts that one process family can use. Others are left to the kernel.
 pub const MOUNTS: usize = 16;
 
@@ -115,10 +120,7 @@ pub fn place_quickly(fd: i32) -> Option<Option<Place>> {
 
 /// Type, inode and mount number of a file.
 fn status_of(fd: i32) -> Option<libc::statx> {
-    /// Unique mount number (Linux 6.8); an older kernel gives the plain one.
-    const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
-    const STATX_MNT_ID: u32 = 0x1000;
-    let mask = libc::STATX_TYPE | libc::STATX_INO | STATX_MNT_ID | STATX_MNT_ID_UNIQUE;
+    let mask = libc::STATX_TYPE | libc::STATX_INO | MNT_ID | MNT_ID_UNIQUE;
     statx(fd, libc::AT_STATX_DONT_SYNC, mask)
 }
 

@@ -2,7 +2,7 @@
 //! program image, added to the file when it ends.
 //!
 //! `fast`: calls served here, by name. `kernel`: calls left to the kernel, by name and
-//! reason. `bypassed`: none is even looked at; that line is there from the start.
+//! reason. `materialised`: files that were opened here ([`crate::names`]) and then by the kernel, by reason. `bypassed`: none is even looked at; that line is there from the start.
 
 use crate::hook::raw::{NR_END, nr};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,6 +18,7 @@ static ATTACHED: AtomicU64 = AtomicU64::new(0);
 static LOST: AtomicU64 = AtomicU64::new(0);
 static BYPASSED: AtomicBool = AtomicBool::new(false);
 static KERNEL: Mutex<BTreeMap<(u32, &'static str), u64>> = Mutex::new(BTreeMap::new());
+static MATERIALISED: Mutex<BTreeMap<&'static str, u64>> = Mutex::new(BTreeMap::new());
 static REFUSED: Mutex<Vec<i32>> = Mutex::new(Vec::new());
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static FILE: Mutex<Option<PathBuf>> = Mutex::new(None);
@@ -54,6 +55,13 @@ pub fn rewritten(sites: u64, all: bool) {
 pub fn fast(number: u32) {
     if ON.load(Ordering::Relaxed) {
         FAST[number as usize].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A file that was opened here was opened by the kernel after all.
+pub fn materialised(why: &'static str) {
+    if ON.load(Ordering::Relaxed) {
+        *MATERIALISED.lock().entry(why).or_default() += 1;
     }
 }
 
@@ -108,6 +116,9 @@ pub fn begin_again() {
         if KERNEL.is_locked() {
             KERNEL.force_unlock();
         }
+        if MATERIALISED.is_locked() {
+            MATERIALISED.force_unlock();
+        }
         if FILE.is_locked() {
             FILE.force_unlock();
         }
@@ -122,6 +133,7 @@ pub fn begin_again() {
         return;
     }
     KERNEL.lock().clear();
+    MATERIALISED.lock().clear();
     REFUSED.lock().clear();
     PANICS.lock().clear();
     for count in FAST.iter().chain([&OPENED, &ATTACHED, &LOST]) {
@@ -181,12 +193,45 @@ fn line() -> String {
         "all_sites": ALL_SITES.load(Ordering::Relaxed),
         "fast": fast,
         "kernel": kernel,
+        "materialised": *MATERIALISED.lock(),
     });
     format!("{value}\n")
 }
 
 fn name(number: u32) -> String {
-    const NAMES: [(u32, &str); 33] = [
+    const NAMES: [(u32, &str); 65] = [
+        (nr::OPEN, "open"),
+        (nr::CREAT, "creat"),
+        (nr::OPENAT, "openat"),
+        (nr::STAT, "stat"),
+        (nr::LSTAT, "lstat"),
+        (nr::ACCESS, "access"),
+        (nr::FACCESSAT, "faccessat"),
+        (nr::FACCESSAT2, "faccessat2"),
+        (nr::RENAME, "rename"),
+        (nr::RENAMEAT, "renameat"),
+        (nr::RENAMEAT2, "renameat2"),
+        (nr::MKDIR, "mkdir"),
+        (nr::MKDIRAT, "mkdirat"),
+        (nr::RMDIR, "rmdir"),
+        (nr::UNLINK, "unlink"),
+        (nr::UNLINKAT, "unlinkat"),
+        (nr::LINK, "link"),
+        (nr::LINKAT, "linkat"),
+        (nr::SYMLINK, "symlink"),
+        (nr::SYMLINKAT, "symlinkat"),
+        (nr::READLINK, "readlink"),
+        (nr::READLINKAT, "readlinkat"),
+        (nr::CHMOD, "chmod"),
+        (nr::FCHMOD, "fchmod"),
+        (nr::FCHMODAT, "fchmodat"),
+        (nr::CHOWN, "chown"),
+        (nr::LCHOWN, "lchown"),
+        (nr::FCHOWN, "fchown"),
+        (nr::FCHOWNAT, "fchownat"),
+        (nr::UTIMENSAT, "utimensat"),
+        (nr::TRUNCATE, "truncate"),
+        (nr::FADVISE, "fadvise64"),
         (nr::MMAP, "mmap"),
         (nr::READ, "read"),
         (nr::WRITE, "write"),

@@ -14,6 +14,7 @@ use crate::fd::table::{self, Entry};
 use crate::hook::inside::{READY, caught, with_signals_blocked, with_signals_blocked_raw};
 use crate::hook::outcome::{CLASS, PANICKED, PASS, class};
 use crate::hook::raw::{self, Args, nr};
+use crate::names as names_in_process;
 use crate::short;
 use crate::thread::{self, Thread};
 use core::sync::atomic::Ordering;
@@ -57,6 +58,11 @@ fn serve(thread: &Thread, number: u32, args: &Args) -> i64 {
     }
     if crate::MEMORY.is_short()
         && let Some(result) = without_memory(number, args)
+    {
+        return result;
+    }
+    if names_in_process::are_wanted()
+        && let Some(result) = names_in_process::call(thread, number, args)
     {
         return result;
     }
@@ -318,4 +324,5 @@ pub fn set_classes() {
     for number in direct::CALLS {
         CLASS[number as usize].store(class::AT_TIMES, Ordering::Relaxed);
     }
+    names_in_process::set_classes();
 }

@@ -8,15 +8,22 @@ use crate::client::{self, caller};
 use crate::fd::table::Entry;
 use crate::hook::outcome::PASS;
 use crate::hook::raw::{self, Args, nr};
-use crate::mounts;
+use crate::mounts::{self, MNT_ID, MNT_ID_UNIQUE};
 use crate::report;
 use crate::thread::Thread;
 use core::sync::atomic::Ordering;
 use rustix::fs::FallocateFlags;
+use shale_format::Ino;
 use shale_format::limits::FILE_BYTES_MAX;
 use shale_libfs::{Attr, Timestamp};
 use shale_proto::mounts::{RANGE, RangeCall};
 use std::os::fd::BorrowedFd;
+
+/// Requests of `ioctl` to share the blocks of two files.
+pub const FICLONE: u64 = 0x4004_9409;
+/// See above.
+pub const FICLONERANGE: u64 = 0x4020_940d;
+const STATX_ATTR_MOUNT_ROOT: u32 = 0x2000;
 
 /// Preferred size of input and output, as the mount says.
 const IO_BYTES: u32 = 4096;
@@ -79,7 +86,10 @@ pub fn resize(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) ->
         if size as u64 > limits::file_bytes() {
             return limits::exceeded();
         }
-        let kept = || mounts::kept_size(fd);
+        let kept = || match call.description().is_placeholder() {
+            true => u64::MAX,
+            false => mounts::kept_size(fd),
+        };
         let (session, size, kill) = (&client.session, size as u64, caller.uid != 0);
         session.truncate_beside_kernel(&caller, call.ino(), size, kill, &kept)
     } else {
@@ -100,6 +110,7 @@ pub fn resize(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) ->
     };
     if result == Err(shale_libfs::BY_KERNEL) {
         report::passed(number, "left to the kernel");
+        call.has_kernel_file();
         return match number == nr::FALLOCATE && RangeCall::is_needed(args[1] as u32) {
             true => by_mount(fd, args),
             false => call.in_kernel(),
@@ -207,7 +218,12 @@ pub fn stat(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) -> i
     let Some(mount) = mounts::get(call.description().mount.load(Ordering::Relaxed)) else {
         return PASS;
     };
-    let status = status(&attr, mount.device);
+    put_stat(&attr, mount.device, into)
+}
+
+/// Gives a program what it asked for with `stat` at an address.
+pub fn put_stat(attr: &Attr, device: u64, into: u64) -> i64 {
+    let status = status(attr, device);
     if let Err(result) = Buffer::new(into, size_of::<libc::stat>() as u64) {
         return result;
     }
@@ -216,11 +232,47 @@ pub fn stat(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) -> i
     0
 }
 
+/// What `statx` says of a file that concerns its mount.
+pub struct Of {
+    /// Device number, as in `stat`.
+    pub device: u64,
+    /// Number of the mount.
+    pub mount: u64,
+    /// Attributes that the kernel knows of any file.
+    pub attributes_mask: u64,
+}
+
+/// Gives a program what it asked for with `statx` of this mask at an address.
+pub fn put_statx(attr: &Attr, of: &Of, mask: u32, into: u64) -> i64 {
+    if let Err(result) = Buffer::new(into, size_of::<libc::statx>() as u64) {
+        return result;
+    }
+    // SAFETY: a `statx` is numbers only.
+    let mut s: libc::statx = unsafe { core::mem::zeroed() };
+    let number = match mask & MNT_ID_UNIQUE {
+        0 => MNT_ID,
+        _ => MNT_ID_UNIQUE,
+    };
+    s.stx_mask = number;
+    s.stx_mnt_id = of.mount;
+    s.stx_blksize = IO_BYTES;
+    (s.stx_dev_major, s.stx_dev_minor) = (libc::major(of.device), libc::minor(of.device));
+    (s.stx_rdev_major, s.stx_rdev_minor) = (libc::major(attr.rdev), libc::minor(attr.rdev));
+    s.stx_attributes_mask = of.attributes_mask;
+    if attr.ino == Ino::ROOT.0 {
+        s.stx_attributes = u64::from(STATX_ATTR_MOUNT_ROOT);
+    }
+    fill_statx(&mut s, attr);
+    // SAFETY: the program gave space for a `statx` there.
+    unsafe { (into as *mut libc::statx).write_unaligned(s) };
+    0
+}
+
 /// Whether the program gave an empty path. A null pointer counts as one (Linux 6.11).
 ///
 /// # Safety
 /// `path` is what the program gave for a path.
-unsafe fn is_empty_path(path: u64) -> bool {
+pub unsafe fn is_empty_path(path: u64) -> bool {
     // SAFETY: as above; addresses of the first page are not read.
     path == 0 || path >= 4096 && unsafe { (path as *const u8).read() } == 0
 }
@@ -247,11 +299,9 @@ fn status(attr: &Attr, device: u64) -> libc::stat {
 /// The kernel fills in what concerns the mount. It is asked for nothing else, since for
 /// the rest it would ask the daemon, and the lease would go there and come back.
 fn statx(call: &Call<'_>, attr: &Attr, into: u64) -> i64 {
-    const STATX_MNT_ID: u32 = 0x1000;
-    const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
     let args = call.args;
     let flags = args[2] as i32 & !libc::AT_STATX_FORCE_SYNC | libc::AT_STATX_DONT_SYNC;
-    let of_mount = args[3] as u32 & (STATX_MNT_ID | STATX_MNT_ID_UNIQUE) | libc::STATX_TYPE;
+    let of_mount = args[3] as u32 & (MNT_ID | MNT_ID_UNIQUE) | libc::STATX_TYPE;
     let empty = c"".as_ptr() as u64;
     let passed = [args[0], empty, flags as u64, of_mount.into(), into, 0];
     // SAFETY: the program's own call, with the least effort.
@@ -259,12 +309,23 @@ fn statx(call: &Call<'_>, attr: &Attr, into: u64) -> i64 {
     if result < 0 {
         return result;
     }
+    // SAFETY: the kernel has just written there.
+    let s = unsafe { &mut *(into as *mut libc::statx) };
+    if call.description().is_placeholder() {
+        // Its descriptor is the mount's root.
+        s.stx_attributes &= !u64::from(STATX_ATTR_MOUNT_ROOT);
+    }
+    fill_statx(s, attr);
+    report::passed(nr::STATX, "half of it");
+    result
+}
+
+/// What `statx` says of an inode.
+fn fill_statx(s: &mut libc::statx, attr: &Attr) {
     let time = |t: Timestamp, s: &mut libc::statx_timestamp| {
         s.tv_sec = t.sec;
         s.tv_nsec = t.nsec;
     };
-    // SAFETY: the kernel has just written there.
-    let s = unsafe { &mut *(into as *mut libc::statx) };
     s.stx_mask |= libc::STATX_BASIC_STATS | libc::STATX_BTIME;
     s.stx_ino = attr.ino;
     s.stx_nlink = attr.nlink;
@@ -277,8 +338,6 @@ fn statx(call: &Call<'_>, attr: &Attr, into: u64) -> i64 {
     time(attr.mtime, &mut s.stx_mtime);
     time(attr.ctime, &mut s.stx_ctime);
     time(attr.btime, &mut s.stx_btime);
-    report::passed(nr::STATX, "half of it");
-    result
 }
 
 /// `ioctl`: one request is about the offset.

@@ -2,6 +2,7 @@
 
 use crate::calls::vectors::Buffer;
 use crate::fd::description::{self, Description};
+use crate::fd::placeholder;
 use crate::fd::table::{self, Entry};
 use crate::hook::outcome::PASS;
 use crate::hook::raw::{self, Args, nr};
@@ -16,7 +17,7 @@ fn leave(fd: i32) {
         && description::users(index) == 1
     {
         let d = description::get(index);
-        if d.mode.load(Ordering::Acquire) == description::mode::FAST {
+        if !d.is_placeholder() && d.mode.load(Ordering::Acquire) == description::mode::FAST {
             let offset = d.offset.load(Ordering::Relaxed);
             raw::lseek(fd, offset as i64, libc::SEEK_SET);
         }
@@ -25,9 +26,23 @@ fn leave(fd: i32) {
 
 /// `close`.
 pub fn close(fd: i32) -> i64 {
-    leave(fd);
-    table::remove(fd);
+    take_out(fd, || table::remove(fd));
     PASS
+}
+
+/// A descriptor is about to be another file, or none: `gone` takes it out of the table.
+fn take_out(fd: i32, gone: impl FnOnce()) {
+    leave(fd);
+    let placeholder = match table::get(fd) {
+        Entry::File(index) if description::get(index).is_placeholder() => {
+            Some((index, description::generation(index)))
+        }
+        _ => None,
+    };
+    gone();
+    if let Some((index, generation)) = placeholder {
+        placeholder::descriptor_gone(index, generation);
+    }
 }
 
 /// One more descriptor `fd` of a description.
@@ -68,17 +83,21 @@ pub fn dup_to(number: u32, args: &Args) -> i64 {
     if entry == Entry::Kernel && table::get(new) == Entry::Kernel {
         return PASS;
     }
-    if old != new {
-        leave(new);
-    }
     // SAFETY: no pointers.
-    let fd = unsafe { raw::syscall(number, args) };
-    if fd >= 0 && old != new {
-        match entry {
-            Entry::File(index) => add(fd, index),
-            _ => table::remove(new),
-        }
+    let replace = || unsafe { raw::syscall(number, args) };
+    if old == new {
+        return replace();
     }
+    let mut fd = 0;
+    take_out(new, || {
+        fd = replace();
+        if fd >= 0 {
+            match entry {
+                Entry::File(index) => add(fd, index),
+                _ => table::remove(new),
+            }
+        }
+    });
     fd
 }
 
@@ -178,8 +197,7 @@ pub fn close_range(args: &Args) -> i64 {
     table::for_each(first, last, |fd, entry| match entry {
         Entry::Own => own.push(fd as u32),
         Entry::File(_) if flags & libc::CLOSE_RANGE_CLOEXEC == 0 => {
-            leave(fd);
-            table::remove(fd);
+            take_out(fd, || table::remove(fd));
         }
         _ => {}
     });

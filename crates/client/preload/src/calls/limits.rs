@@ -1,11 +1,11 @@
-//! The limit on the size of files (`RLIMIT_FSIZE`), as writes obey it.
+//! Limits: on the size of files (`RLIMIT_FSIZE`), as writes obey it, and on the number of descriptors.
 //!
-//! It is asked for once, and again after the program has set a limit. That another process
+//! The first is asked for once, and again after the program has set a limit. That another process
 //! sets it is not noticed.
 
 use crate::hook::raw;
 use core::sync::atomic::{AtomicU64, Ordering};
-use rustix::process::{Resource, getrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Not known: no limit has this value, which is a byte below "none".
 const NOT_KNOWN: u64 = u64::MAX - 1;
@@ -42,4 +42,20 @@ pub fn exceeded() -> i64 {
     // SAFETY: no pointers.
     unsafe { raw::syscall(TGKILL, &args) };
     raw::fail(libc::EFBIG)
+}
+
+/// Makes a descriptor beyond the limit on their numbers, as far as this process may raise that; `None`: it may not.
+pub fn above_number<T>(make: impl FnOnce() -> T) -> Option<T> {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    if setrlimit(Resource::Nofile, raised).is_err() {
+        return None;
+    }
+    let made = make();
+    // It was the limit a moment ago, so it can be the limit again.
+    let _ = setrlimit(Resource::Nofile, limit);
+    Some(made)
 }

@@ -101,7 +101,7 @@ pub fn enter(fd: i32, opened: Opened) {
 /// As [`enter`]; `mapped`: this process has mapped the file.
 fn enter_as(fd: i32, opened: &Opened, mapped: bool) {
     let &Opened { place, flags } = opened;
-    let fill = |d: &Description| {
+    let fill = |_, d: &Description| {
         d.ino.store(place.ino, Ordering::Relaxed);
         d.mount.store(place.mount, Ordering::Release);
         d.begin_counting(!pays::by_time());
@@ -123,7 +123,7 @@ fn enter_as(fd: i32, opened: &Opened, mapped: bool) {
 /// Enters a descriptor that may be ours: on which mount its file lies is asked when that matters ([`entry`]). Most
 /// files that a program opens it closes after a few calls, which the kernel does anyway.
 fn enter_not_placed(fd: i32, flags: i32) {
-    let fill = |d: &Description| {
+    let fill = |_, d: &Description| {
         d.ino.store(0, Ordering::Relaxed);
         d.mount.store(NOT_PLACED, Ordering::Release);
         d.begin_counting(false);
@@ -137,11 +137,11 @@ fn enter_not_placed(fd: i32, flags: i32) {
     }
 }
 
-/// Enters a descriptor with a new description; `None`: there is none, or the number is too high.
-fn enter_filled(
+/// Enters a descriptor with a new description, which `fill` completes; `None`: there is none, or the number is too high.
+pub fn enter_filled(
     fd: i32,
     flags: i32,
-    fill: impl FnOnce(&Description),
+    fill: impl FnOnce(u32, &Description),
 ) -> Option<&'static Description> {
     if !READY.load(Ordering::Acquire) {
         return None;
@@ -153,7 +153,7 @@ fn enter_filled(
     d.offset.store(0, Ordering::Relaxed);
     d.past_pages.store(0, Ordering::Relaxed);
     d.not_before_ns.store(0, Ordering::Relaxed);
-    fill(d);
+    fill(index, d);
     drop(held);
     if !table::enter(fd, index) {
         description::drop_user(index);

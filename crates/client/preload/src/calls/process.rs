@@ -12,11 +12,13 @@ use crate::environment;
 use crate::fd::description;
 use crate::fd::mapped;
 use crate::fd::own;
+use crate::fd::placeholder;
 use crate::fd::table;
 use crate::hook::inside::{READY, caught, with_signals_blocked};
 use crate::hook::outcome::{ONTO_STACK, PASS};
 use crate::hook::raw::{self, Args, nr};
 use crate::mounts;
+use crate::names::{place, spawn, state};
 use crate::report;
 use crate::thread::{self, Thread};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -87,6 +89,10 @@ fn in_child() {
     client::forget_all();
     mapped::begin_again();
     direct::begin_again();
+    placeholder::forget_all();
+    spawn::begin_again();
+    state::begin_again();
+    place::begin_again();
     own::close_all(direct::keeps);
     report::begin_again();
 }
@@ -174,7 +180,7 @@ fn fork(thread: &Thread, number: u32, args: &Args, stack: u64) -> i64 {
         return looked;
     }
     thread.inside.store(1, Ordering::Relaxed);
-    let alone = thread::alone();
+    let alone = spawn::alone_without_placeholders(thread, "a child is made");
     // What other threads have opened since.
     leave_not_known();
     table::for_each_file(|_, index| description::add_user(index));
@@ -191,6 +197,7 @@ fn fork(thread: &Thread, number: u32, args: &Args, stack: u64) -> i64 {
         if pid < 0 {
             table::for_each_file(|_, index| description::drop_user(index));
         }
+        spawn::spawned();
         drop(alone);
     }
     thread.inside.store(0, Ordering::Relaxed);
@@ -216,7 +223,7 @@ pub fn retire(thread: &Thread) {
         thread.set_up();
     }
     thread.inside.store(1, Ordering::Relaxed);
-    let alone = thread::alone();
+    let alone = spawn::alone_without_placeholders(thread, "descriptors are shared");
     hand_over_all();
     READY.store(false, Ordering::Release);
     drop(alone);

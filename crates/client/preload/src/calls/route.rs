@@ -5,6 +5,7 @@ use crate::client::{self, Client};
 use crate::clock;
 use crate::fd::description::{self, Description, OffsetGuard, mode, pages};
 use crate::fd::mapped;
+use crate::fd::placeholder;
 use crate::fd::table::{self, Entry};
 use crate::hook::outcome::PASS;
 use crate::hook::raw::{self, Args, nr};
@@ -183,6 +184,9 @@ impl<'a> Call<'a> {
     /// The client, unless the file is mediated.
     #[inline]
     fn client(&self, d: &Description) -> Option<&'static Client> {
+        if placeholder::any_lost() && d.is_placeholder() {
+            return None;
+        }
         let client = client::get(d.mount.load(Ordering::Relaxed))?;
         let mediated = client.link.mediated_until(d.ino.load(Ordering::Relaxed)) != 0;
         (!mediated).then_some(client)
@@ -320,6 +324,16 @@ impl<'a> Call<'a> {
         match short {
             true => result + self.rest(result as u64),
             false => result,
+        }
+    }
+
+    /// Has the kernel open a file that was opened here.
+    pub fn has_kernel_file(&self) {
+        let d = self.description();
+        if d.is_placeholder() {
+            let held = d.lock(self.thread.tid.load(Ordering::Relaxed));
+            placeholder::materialise(self.index, "left to the kernel");
+            drop(held);
         }
     }
 

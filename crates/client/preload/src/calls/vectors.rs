@@ -9,7 +9,7 @@ use crate::hook::raw::{self, Args, nr};
 /// Most bytes that one call moves, as on Linux.
 pub const CALL_BYTES_MAX: usize = 0x7fff_f000;
 /// The end of a program's addresses.
-const USER_END: u64 = 0x7fff_ffff_f000;
+pub const USER_END: u64 = 0x7fff_ffff_f000;
 /// Most buffers of one call.
 const BUFFERS_MAX: u64 = 1024;
 

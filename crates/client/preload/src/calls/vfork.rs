@@ -18,6 +18,7 @@ use crate::environment;
 use crate::fd::inherited::Inherited;
 use crate::hook::inside::with_signals_blocked;
 use crate::hook::raw::{self, Args, nr};
+use crate::names::spawn;
 use crate::thread::Thread;
 use core::ptr;
 use core::sync::atomic::Ordering;
@@ -28,6 +29,9 @@ pub fn prepare(thread: &Thread) {
         thread.set_up();
         shale_libfs::prepare_thread();
     }
+    thread.inside.store(1, Ordering::Relaxed);
+    drop(spawn::alone_without_placeholders(thread, "a child is made"));
+    thread.inside.store(0, Ordering::Relaxed);
     with_signals_blocked(thread, || {
         let inherited = Box::into_raw(Box::new(Inherited::now()));
         thread.vfork.store(inherited, Ordering::Relaxed);
@@ -52,6 +56,7 @@ pub fn is_child(thread: &Thread) -> bool {
             // SAFETY: made by `prepare`, and taken out just now; there is no child any more.
             let mut inherited = unsafe { Box::from_raw(inherited) };
             inherited.clear();
+            spawn::spawned();
             0
         });
     }

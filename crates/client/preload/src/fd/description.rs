@@ -13,6 +13,7 @@
 //! Invariant: `offset` is meaningful in `FAST` only and changes under the lock; a change
 //! of mode moves the offset over first.
 
+use crate::fd::placeholder;
 use crate::hook::raw::{self, nr};
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -49,7 +50,7 @@ pub struct Description {
     pub offset: AtomicU64,
     /// Inode number.
     pub ino: AtomicU64,
-    /// Access mode and `O_APPEND`, as for `open`.
+    /// Access mode, `O_APPEND` and `O_DSYNC`, as for `open`; with [`PLACEHOLDER`].
     pub flags: AtomicU32,
     /// Which mount ([`crate::mounts`]), numbered alike in the whole family, or [`NOT_PLACED`].
     pub mount: AtomicU32,
@@ -77,6 +78,8 @@ const CALL_NS: u32 = 1_000;
 const YOUNG_NS: u32 = 16 * CALL_NS;
 /// The library has served the description, or another one of the file: the kernel may know an old size.
 const SERVED: u32 = 1 << 31;
+/// In [`Description::flags`]: its descriptors are placeholders.
+const PLACEHOLDER: u32 = 1 << 31;
 const DIRECT: i64 = libc::O_DIRECT as i64;
 const BYTES: usize = DESCRIPTIONS * size_of::<Description>();
 
@@ -320,6 +323,9 @@ impl Description {
 
     /// Hands the offset to the kernel. `fd`: a descriptor of this description; the lock is held.
     pub fn to_kernel(&self, fd: i32, mode: u32) {
+        if self.is_placeholder() {
+            placeholder::materialise(self.index(), "left to the mount");
+        }
         self.use_pages(fd);
         if self.mode.load(Ordering::Relaxed) == mode::FAST {
             let offset = self.offset.load(Ordering::Relaxed);
@@ -358,6 +364,30 @@ impl Description {
 }
 
 impl Description {
+    /// Its number.
+    fn index(&self) -> u32 {
+        let bytes = core::ptr::from_ref(self) as usize - TABLE.load(Ordering::Acquire);
+        (bytes / size_of::<Self>()) as u32
+    }
+
+    /// Whether its descriptors are [placeholders](crate::fd::placeholder).
+    #[inline]
+    pub fn is_placeholder(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & PLACEHOLDER != 0
+    }
+
+    /// Its descriptors are placeholders: what is served of it needs no call of the kernel's before. When it is taken.
+    pub fn mark_placeholder(&self) {
+        self.flags.fetch_or(PLACEHOLDER, Ordering::Relaxed);
+        self.begin_counting(true);
+        self.mode.store(mode::FAST, Ordering::Release);
+    }
+
+    /// The kernel has opened the file.
+    pub fn materialised(&self) {
+        self.flags.fetch_and(!PLACEHOLDER, Ordering::Relaxed);
+    }
+
     /// Begins what is counted of a description, when it is taken. `served`: its file was served before.
     pub fn begin_counting(&self, served: bool) {
         self.spent

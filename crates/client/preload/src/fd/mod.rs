@@ -4,5 +4,6 @@ pub mod description;
 pub mod inherited;
 pub mod mapped;
 pub mod own;
+pub mod placeholder;
 pub mod recent;
 pub mod table;

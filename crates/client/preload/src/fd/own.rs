@@ -3,10 +3,11 @@
 //! They get high numbers, are closed by exec, and calls of the program that name them are
 //! so that calls on them fail with `EBADF`.
 
+use crate::calls::limits;
 use crate::fd::table;
 use crate::hook::raw;
 use core::sync::atomic::{AtomicI32, Ordering};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, getrlimit};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// Least number of an own descriptor; 0 before it is known.
@@ -33,7 +34,8 @@ pub fn hide(fd: OwnedFd) -> OwnedFd {
     let moved = match raw::fcntl(number, libc::F_DUPFD_CLOEXEC, first() as u64) {
         moved if moved >= 0 => moved,
         // Above the limit on numbers: raise it for a moment, as far as allowed.
-        _ => above_limit(number),
+        _ => limits::above_number(|| raw::fcntl(number, libc::F_DUPFD_CLOEXEC, first() as u64))
+            .unwrap_or(-1),
     };
     if moved < 0 {
         table::enter_own(number);
@@ -42,21 +44,6 @@ pub fn hide(fd: OwnedFd) -> OwnedFd {
     table::enter_own(moved as i32);
     // SAFETY: the number was made just now and belongs to nobody else.
     unsafe { OwnedFd::from_raw_fd(moved as i32) }
-}
-
-fn above_limit(number: i32) -> i64 {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: limit.maximum,
-        maximum: limit.maximum,
-    };
-    if setrlimit(Resource::Nofile, raised).is_err() {
-        return -1;
-    }
-    let moved = raw::fcntl(number, libc::F_DUPFD_CLOEXEC, first() as u64);
-    // It was the limit a moment ago, so it can be the limit again.
-    let _ = setrlimit(Resource::Nofile, limit);
-    moved
 }
 
 /// Closes them in a child, whose copies would keep its parent's connections alive, but for those

@@ -8,10 +8,12 @@
 use crate::fd::table::{FD_END, TABLE};
 use crate::hook::raw::nr;
 use crate::hook::trampolines::{REAL, SITES_LEAD_HERE};
+use crate::names::kernel::before_loading;
 use crate::thread::Thread;
 use core::arch::naked_asm;
 use core::ffi::c_void;
 use core::mem::offset_of;
+use core::sync::atomic::AtomicPtr;
 
 macro_rules! by_descriptor {
     ($($name:ident $number:expr;)*) => { $(
@@ -103,6 +105,52 @@ pub(crate) const NAMES: [(&core::ffi::CStr, u32); 13] = [
     (c"creat64", nr::CREAT),
     (c"_exit", nr::EXIT_GROUP),
 ];
+
+/// libc's own `dlopen` and `dlmopen`; null: it has none.
+pub(crate) static DLOPEN: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+pub(crate) static DLMOPEN: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+
+macro_rules! loads {
+    ($($name:ident $real:ident;)*) => { $(
+        /// As in libc, to which it jumps: libc goes by who calls. Code that is loaded has to be known first
+        /// ([`crate::names::executable`]).
+        ///
+        /// # Safety
+        /// As in libc.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name(_: i64, _: i64, _: i64) -> *mut c_void {
+            naked_asm!(
+                ".cfi_startproc",
+                "push rdi",
+                ".cfi_adjust_cfa_offset 8",
+                "push rsi",
+                ".cfi_adjust_cfa_offset 8",
+                "push rdx",
+                ".cfi_adjust_cfa_offset 8",
+                "call {before}",
+                "pop rdx",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rsi",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rdi",
+                ".cfi_adjust_cfa_offset -8",
+                "mov rax, qword ptr [rip + {real}]",
+                "test rax, rax",
+                "jz 2f",
+                "jmp rax",
+                "2: ret",
+                ".cfi_endproc",
+                before = sym before_loading,
+                real = sym $real,
+            )
+        }
+    )* };
+}
+
+loads! {
+    dlopen DLOPEN; dlmopen DLMOPEN;
+}
 
 /// As in libc; what was counted is reported first.
 ///

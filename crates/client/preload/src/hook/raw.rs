@@ -11,7 +11,10 @@ pub mod nr {
     pub const WRITE: u32 = 1;
     pub const OPEN: u32 = 2;
     pub const CLOSE: u32 = 3;
+    pub const STAT: u32 = 4;
     pub const FSTAT: u32 = 5;
+    pub const LSTAT: u32 = 6;
+    pub const POLL: u32 = 7;
     pub const LSEEK: u32 = 8;
     pub const MMAP: u32 = 9;
     pub const MPROTECT: u32 = 10;
@@ -22,6 +25,8 @@ pub mod nr {
     pub const PWRITE: u32 = 18;
     pub const READV: u32 = 19;
     pub const WRITEV: u32 = 20;
+    pub const ACCESS: u32 = 21;
+    pub const SELECT: u32 = 23;
     pub const SCHED_YIELD: u32 = 24;
     pub const MREMAP: u32 = 25;
     pub const DUP: u32 = 32;
@@ -34,33 +39,100 @@ pub mod nr {
     pub const VFORK: u32 = 58;
     pub const EXECVE: u32 = 59;
     pub const FCNTL: u32 = 72;
+    pub const FLOCK: u32 = 73;
     pub const FSYNC: u32 = 74;
     pub const FDATASYNC: u32 = 75;
+    pub const TRUNCATE: u32 = 76;
     pub const FTRUNCATE: u32 = 77;
+    pub const GETDENTS: u32 = 78;
+    pub const CHDIR: u32 = 80;
+    pub const FCHDIR: u32 = 81;
+    pub const RENAME: u32 = 82;
+    pub const MKDIR: u32 = 83;
+    pub const RMDIR: u32 = 84;
     pub const CREAT: u32 = 85;
+    pub const LINK: u32 = 86;
+    pub const UNLINK: u32 = 87;
+    pub const SYMLINK: u32 = 88;
+    pub const READLINK: u32 = 89;
+    pub const CHMOD: u32 = 90;
+    pub const FCHMOD: u32 = 91;
+    pub const CHOWN: u32 = 92;
+    pub const FCHOWN: u32 = 93;
+    pub const LCHOWN: u32 = 94;
+    pub const UMASK: u32 = 95;
     pub const SETUID: u32 = 105;
+    pub const SETGID: u32 = 106;
     pub const SETREUID: u32 = 113;
+    pub const SETREGID: u32 = 114;
+    pub const SETGROUPS: u32 = 116;
     pub const SETRESUID: u32 = 117;
+    pub const SETRESGID: u32 = 119;
     pub const SETFSUID: u32 = 122;
+    pub const SETFSGID: u32 = 123;
+    pub const CAPSET: u32 = 126;
+    pub const MKNOD: u32 = 133;
+    pub const STATFS: u32 = 137;
+    pub const FSTATFS: u32 = 138;
+    pub const PIVOT_ROOT: u32 = 155;
     pub const SETRLIMIT: u32 = 160;
+    pub const CHROOT: u32 = 161;
     pub const SYNC: u32 = 162;
+    pub const MOUNT: u32 = 165;
+    pub const UMOUNT2: u32 = 166;
     pub const GETTID: u32 = 186;
+    pub const READAHEAD: u32 = 187;
+    pub const SETXATTR: u32 = 188;
+    pub const LSETXATTR: u32 = 189;
+    pub const FSETXATTR: u32 = 190;
+    pub const GETXATTR: u32 = 191;
+    pub const LGETXATTR: u32 = 192;
+    pub const FGETXATTR: u32 = 193;
+    pub const LISTXATTR: u32 = 194;
+    pub const FLISTXATTR: u32 = 196;
+    pub const FREMOVEXATTR: u32 = 199;
     pub const FUTEX: u32 = 202;
+    pub const IO_SUBMIT: u32 = 209;
+    pub const GETDENTS64: u32 = 217;
+    pub const FADVISE: u32 = 221;
     pub const EXIT_GROUP: u32 = 231;
+    pub const EPOLL_CTL: u32 = 233;
     pub const OPENAT: u32 = 257;
+    pub const MKDIRAT: u32 = 258;
+    pub const MKNODAT: u32 = 259;
+    pub const FCHOWNAT: u32 = 260;
+    pub const FUTIMESAT: u32 = 261;
     pub const NEWFSTATAT: u32 = 262;
+    pub const UNLINKAT: u32 = 263;
+    pub const RENAMEAT: u32 = 264;
+    pub const LINKAT: u32 = 265;
+    pub const SYMLINKAT: u32 = 266;
+    pub const READLINKAT: u32 = 267;
+    pub const FCHMODAT: u32 = 268;
+    pub const FACCESSAT: u32 = 269;
+    pub const PSELECT6: u32 = 270;
+    pub const PPOLL: u32 = 271;
     pub const UNSHARE: u32 = 272;
     pub const SPLICE: u32 = 275;
+    pub const TEE: u32 = 276;
     pub const SYNC_FILE_RANGE: u32 = 277;
+    pub const VMSPLICE: u32 = 278;
+    pub const UTIMENSAT: u32 = 280;
     pub const FALLOCATE: u32 = 285;
     pub const DUP3: u32 = 292;
     pub const PREADV: u32 = 295;
     pub const PWRITEV: u32 = 296;
     pub const RT_TGSIGQUEUEINFO: u32 = 297;
+    pub const FANOTIFY_MARK: u32 = 301;
     pub const PRLIMIT64: u32 = 302;
+    pub const NAME_TO_HANDLE_AT: u32 = 303;
     pub const OPEN_BY_HANDLE_AT: u32 = 304;
     pub const SYNCFS: u32 = 306;
     pub const SENDMMSG: u32 = 307;
+    pub const SETNS: u32 = 308;
+    pub const FINIT_MODULE: u32 = 313;
+    pub const RENAMEAT2: u32 = 316;
+    pub const SECCOMP: u32 = 317;
     pub const EXECVEAT: u32 = 322;
     pub const MEMBARRIER: u32 = 324;
     pub const COPY_FILE_RANGE: u32 = 326;
@@ -68,9 +140,21 @@ pub mod nr {
     pub const PWRITEV2: u32 = 328;
     pub const STATX: u32 = 332;
     pub const IO_URING_SETUP: u32 = 425;
+    pub const IO_URING_ENTER: u32 = 426;
+    pub const IO_URING_REGISTER: u32 = 427;
+    pub const OPEN_TREE: u32 = 428;
+    pub const MOVE_MOUNT: u32 = 429;
+    pub const FSMOUNT: u32 = 432;
     pub const CLONE3: u32 = 435;
     pub const CLOSE_RANGE: u32 = 436;
     pub const OPENAT2: u32 = 437;
+    pub const PIDFD_GETFD: u32 = 438;
+    pub const FACCESSAT2: u32 = 439;
+    pub const MOUNT_SETATTR: u32 = 442;
+    pub const QUOTACTL_FD: u32 = 443;
+    pub const LANDLOCK_RESTRICT_SELF: u32 = 446;
+    pub const CACHESTAT: u32 = 451;
+    pub const FCHMODAT2: u32 = 452;
 }
 
 /// Numbers below this have an entry in tables by number.
@@ -155,6 +239,12 @@ pub fn fcntl(fd: i32, command: i32, argument: u64) -> i64 {
 /// `close`.
 pub fn close(fd: i32) -> i64 {
     plain(nr::CLOSE, fd as u64, 0, 0)
+}
+
+/// `dup3`.
+pub fn dup3(fd: i32, to: i32, flags: i32) -> i64 {
+    // SAFETY: no pointers.
+    unsafe { syscall(nr::DUP3, &[fd as u64, to as u64, flags as u64, 0, 0, 0]) }
 }
 
 /// Waits while `*word` is `expected`, at most `limit_ms`.

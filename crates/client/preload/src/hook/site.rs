@@ -33,6 +33,11 @@ pub(crate) fn note_stubs(at: usize, bytes: usize) {
     STUBS_BYTES.store(bytes, Ordering::Relaxed);
 }
 
+/// An address of the stubs; `None`: there are none.
+pub(crate) fn stubs() -> Option<usize> {
+    Some(STUBS_AT.load(Ordering::Relaxed)).filter(|&at| at != 0)
+}
+
 /// The site in libc whose stub a thread is in that would go on at `at` and has not made its system call yet. It can begin at the site again.
 pub(crate) fn site_of_stub(at: usize) -> Option<usize> {
     let base = STUBS_AT.load(Ordering::Relaxed);

@@ -5,7 +5,9 @@ use crate::hook::exports;
 use crate::hook::inside::{READY, at_exit_of_process};
 use crate::hook::rewrite;
 use crate::hook::trampolines::{REAL, SITES_LEAD_HERE};
-use crate::{bypass, calls, client, environment, failure, pays, protect, report, serve, thread};
+use crate::{
+    bypass, calls, client, environment, failure, names, pays, protect, report, serve, thread,
+};
 use core::ffi::{c_char, c_void};
 use core::sync::atomic::Ordering;
 
@@ -58,6 +60,7 @@ fn set_up() {
             bypass::set_classes();
         } else {
             client::configure();
+            names::setting::configure();
             pays::configure();
             protect::configure();
             serve::set_classes();
@@ -94,5 +97,13 @@ fn find_real() {
         if !real.is_null() {
             REAL[number as usize].store(real.cast(), Ordering::Release);
         }
+    }
+    for (name, real) in [
+        (c"dlopen", &exports::DLOPEN),
+        (c"dlmopen", &exports::DLMOPEN),
+    ] {
+        // SAFETY: as above.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+        real.store(found.cast(), Ordering::Release);
     }
 }

@@ -2,6 +2,7 @@
 
 mod life;
 mod mount;
+mod names;
 mod stays;
 mod tools;
 mod whole;

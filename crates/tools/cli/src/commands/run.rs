@@ -24,6 +24,7 @@ Examples:
   shale run -- sqlite3 /mnt/shale/books.db
   shale run --report -- git -C /mnt/shale/repository gc
   shale run --report=calls.json -- make -j2
+  shale run --names -- ./deliver /mnt/shale/mail
   shale run --bypass git --bypass ./tool -- make
 
 The exit code is the command's; 126: it cannot be run, 127: it is not found. A command that is static, or \
@@ -41,6 +42,9 @@ const LIBRARY: &str = "libshale_preload.so";
 const BYPASS: &str = "SHALE_BYPASS";
 /// Variable with the durability policy of the command.
 const DURABILITY: &str = "SHALE_DURABILITY";
+/// Variable with the number of calls about paths after which names are served, and that of `--names`.
+const NAMES: &str = "SHALE_NAMES";
+const NAMES_AFTER: &str = "64";
 /// Exit codes of a command that did not run, as shells and `env` have them.
 const NOT_RUNNABLE: i32 = 126;
 const NOT_FOUND: i32 = 127;
@@ -57,6 +61,10 @@ pub struct Args {
     /// itself, with ordered in their order within a second, also after fsync [default: as the volume]
     #[arg(long, value_name = "POLICY", value_parser = ["strict", "buffered", "ordered"])]
     durability: Option<String>,
+    /// Serve names in the process, too: once it has made 64 calls about paths of a volume, files are opened, made, asked about,
+    /// renamed and removed without the kernel (root only; SHALE_NAMES=N is another number of calls)
+    #[arg(long)]
+    names: bool,
     /// Whether stray stores of the command are kept off what the library writes, by
     /// protection keys where the processor has them; costs each call some 24 ns [default: on]
     #[arg(long, value_name = "WHETHER", value_parser = ["on", "off"])]
@@ -98,6 +106,9 @@ pub fn run(args: &Args) -> Result<()> {
     );
     if let Some(policy) = &args.durability {
         command.env(DURABILITY, policy);
+    }
+    if args.names && std::env::var_os(NAMES).is_none() {
+        command.env(NAMES, NAMES_AFTER);
     }
     if let Some(whether) = &args.protect {
         command.env("SHALE_PROTECT", whether);
@@ -217,6 +228,7 @@ struct Summary {
     bypassed: u64,
     refused: BTreeSet<i64>,
     fast: BTreeMap<String, u64>,
+    materialised: BTreeMap<String, u64>,
     kernel: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
@@ -245,6 +257,9 @@ impl Summary {
         self.refused.extend(errnos.filter_map(Value::as_i64));
         for (call, count) in process["fast"].as_object().into_iter().flatten() {
             *self.fast.entry(call.clone()).or_default() += count.as_u64().unwrap_or(0);
+        }
+        for (why, count) in process["materialised"].as_object().into_iter().flatten() {
+            *self.materialised.entry(why.clone()).or_default() += count.as_u64().unwrap_or(0);
         }
         for (call, reasons) in process["kernel"].as_object().into_iter().flatten() {
             let all = self.kernel.entry(call.clone()).or_default();
@@ -296,6 +311,17 @@ impl Summary {
                 "{call:<18} {:>12} {:>12}  {}\n",
                 self.fast.get(call).unwrap_or(&0),
                 reasons.values().sum::<u64>(),
+                why.join(", ")
+            );
+        }
+        if !self.materialised.is_empty() {
+            let why: Vec<String> = self
+                .materialised
+                .iter()
+                .map(|(r, n)| format!("{r}: {n}"))
+                .collect();
+            text += &format!(
+                "files opened in the process and then by the kernel: {}\n",
                 why.join(", ")
             );
         }

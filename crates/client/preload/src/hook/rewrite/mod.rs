@@ -16,9 +16,9 @@
 //! change code (`PR_SET_MDWE`, rules against executable memory), or a libc is built so that its
 //! code must not be changed, nothing is served, and the program runs on the mount.
 
-mod library;
+pub mod library;
 mod patch;
-mod scan;
+pub mod scan;
 
 use crate::hook::raw::nr;
 use crate::report;

@@ -10,6 +10,7 @@ use crate::hook::outcome::{CLASS, class};
 use crate::hook::raw::{self, nr};
 use crate::hook::site::{RECORD_AT, STUB_BYTES, Site as StubSite, note_stubs};
 use crate::hook::trampolines;
+use crate::names::setting;
 use core::sync::atomic::Ordering;
 
 const PAGE: usize = 4096;
@@ -94,7 +95,9 @@ fn near(library: &Library, bytes: usize) -> Option<usize> {
 fn entry(site: &Site) -> u64 {
     let entry = match site.form {
         Form::Dynamic(_) => trampolines::shale_site_dynamic as *const (),
-        Form::Number(nr::MMAP) => trampolines::shale_site_mmap as *const (),
+        Form::Number(nr::MMAP) if !setting::are_wanted() => {
+            trampolines::shale_site_mmap as *const ()
+        }
         Form::Number(n) => match CLASS[n as usize].load(Ordering::Relaxed) {
             class::ALWAYS => trampolines::shale_site_always as *const (),
             class::AT_TIMES => trampolines::shale_site_dynamic as *const (),

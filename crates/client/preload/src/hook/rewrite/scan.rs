@@ -65,7 +65,7 @@ fn scan(code: &[u8]) -> Vec<Site> {
 }
 
 /// Every place where two bytes lie.
-fn positions(code: &[u8], bytes: [u8; 2]) -> impl Iterator<Item = usize> + '_ {
+pub fn positions(code: &[u8], bytes: [u8; 2]) -> impl Iterator<Item = usize> + '_ {
     let mut at = 0;
     core::iter::from_fn(move || {
         loop {

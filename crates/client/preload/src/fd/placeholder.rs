@@ -1,0 +1,239 @@
+//! Placeholders: descriptors of files that were opened in this process, without the kernel ([`crate::names`]).
+//!
+//! The program's descriptor is one of the mount's root, opened with `O_PATH`, so a call that escapes this library gets
+//! `EBADF` and never wrong data. Its description is in [`mode::FAST`](crate::fd::description::mode::FAST) from the start. As soon as the
+//! kernel is needed (a mapping, a child, a lock, a call that is not served), the file is opened through the mount, and
+//! that descriptor takes the place of every one of the description: it is *materialised*. From then on it is as any other.
+//!
+//! A placeholder never leaves its process: before a child is made all are materialised. Invariant: a description with
+//! [`is_placeholder`](crate::fd::description::Description::is_placeholder) has an entry in [`OPEN`], and all its users are descriptors of this process.
+
+use crate::calls::limits;
+use crate::fd::description;
+use crate::fd::table;
+use crate::hook::raw::{self, nr};
+use crate::report;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use parking_lot::Mutex;
+use shale_libfs::File;
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+/// Flags of `open` that a file has when the kernel opens it later.
+const LATER: i32 = libc::O_ACCMODE | libc::O_APPEND | libc::O_SYNC | libc::O_NONBLOCK;
+
+/// A file that this process has opened without the kernel.
+pub struct OpenFile {
+    /// What the inode is kept by.
+    pub file: Arc<File>,
+    /// Flags of `open`.
+    pub flags: i32,
+    /// Path by which it was opened.
+    pub path: OpenedBy,
+    /// Absolute path by which the mount opens the inode, whatever names it has; it holds as long as the session.
+    pub by_number: CString,
+}
+
+/// Path by which a file was opened.
+#[derive(Clone)]
+pub struct OpenedBy {
+    /// Directory in which the path begins, if it does not begin at the root: its descriptor then, or `AT_FDCWD`.
+    pub dir: i32,
+    /// The inode of that directory.
+    pub start: u64,
+    /// The path, without a zero byte.
+    pub path: Vec<u8>,
+}
+
+impl OpenedBy {
+    /// The same path from the root on, if the directory is still the one that it was; `None`: nobody knows its path.
+    fn absolute(&self) -> Option<CString> {
+        if self.path.starts_with(b"/") {
+            return CString::new(&*self.path).ok();
+        }
+        let asked = crate::mounts::statx(self.dir, libc::AT_STATX_DONT_SYNC, libc::STATX_INO);
+        asked.filter(|status| status.stx_ino == self.start)?;
+        let link = match self.dir {
+            libc::AT_FDCWD => "/proc/self/cwd".to_owned(),
+            fd => format!("/proc/self/fd/{fd}"),
+        };
+        let dir = std::fs::read_link(link).ok()?;
+        CString::new([dir.as_os_str().as_bytes(), b"/", &self.path].concat()).ok()
+    }
+}
+
+/// Files by description and its generation. A leaf among the locks.
+static OPEN: Mutex<Option<HashMap<(u32, u32), OpenFile>>> = Mutex::new(None);
+/// How many there are.
+static COUNT: AtomicU32 = AtomicU32::new(0);
+/// Some belong to a session that is lost.
+static LOST: AtomicBool = AtomicBool::new(false);
+
+/// Whether there are any.
+#[inline]
+pub fn any() -> bool {
+    COUNT.load(Ordering::Relaxed) != 0
+}
+
+/// Whether placeholders may belong to a session that is lost: they have to be materialised before they are served.
+#[inline]
+pub fn any_lost() -> bool {
+    LOST.load(Ordering::Relaxed)
+}
+
+/// The session that they belong to is lost.
+pub fn lose() {
+    LOST.store(any(), Ordering::Release);
+}
+
+/// Notes the file of a description that was just taken. It is marked by the caller.
+pub fn note(index: u32, open: OpenFile) {
+    let key = (index, description::generation(index));
+    let old = OPEN.lock().get_or_insert_default().insert(key, open);
+    assert!(old.is_none(), "a description is taken once a generation");
+    COUNT.fetch_add(1, Ordering::Relaxed);
+}
+
+fn take(index: u32, generation: u32) -> Option<OpenFile> {
+    let taken = OPEN.lock().as_mut()?.remove(&(index, generation))?;
+    if COUNT.fetch_sub(1, Ordering::Relaxed) == 1 {
+        LOST.store(false, Ordering::Relaxed);
+    }
+    Some(taken)
+}
+
+/// Calls `f` with the file of a placeholder; `None`: the description is none (any more).
+pub fn with<T>(index: u32, f: impl FnOnce(&OpenFile) -> T) -> Option<T> {
+    let open = OPEN.lock();
+    let key = (index, description::generation(index));
+    open.as_ref()?.get(&key).map(f)
+}
+
+/// The file of a placeholder.
+pub fn file(index: u32) -> Option<Arc<File>> {
+    with(index, |open| open.file.clone())
+}
+
+/// Whether an inode is open by a placeholder.
+pub fn has(ino: u64) -> bool {
+    any() && {
+        let open = OPEN.lock();
+        let mut all = open.iter().flat_map(HashMap::values);
+        all.any(|open| open.file.ino() == ino)
+    }
+}
+
+/// A descriptor of the description that had this generation has left the table. If it was the last, the file is closed.
+pub fn descriptor_gone(index: u32, generation: u32) {
+    let gone = description::users(index) == 0 || description::generation(index) != generation;
+    if gone {
+        // Closed outside of the lock: it may write a record.
+        drop(take(index, generation));
+    }
+}
+
+/// Has the kernel open the file of a placeholder, in the place of all its descriptors. `why` is for the report. Whether the
+/// description is none any more. Its lock is held, or nobody else uses it.
+///
+/// A failure (`EMFILE`, a file without names whose session is lost) leaves the placeholder, on which the kernel's calls are `EBADF`.
+pub fn materialise(index: u32, why: &'static str) -> bool {
+    let d = description::get(index);
+    if !d.is_placeholder() {
+        return true;
+    }
+    let generation = description::generation(index);
+    let copied = with(index, |open| {
+        let names = (open.path.clone(), open.by_number.clone());
+        (open.file.ino(), open.flags & LATER, names)
+    });
+    let Some((ino, flags, (path, by_number))) = copied else {
+        return false;
+    };
+    // Not under the lock: the mount waits for calls of other threads.
+    let by_path = path
+        .absolute()
+        .and_then(|path| opened_as(&path, flags, ino));
+    let found = by_path.or_else(|| opened_as(&by_number, flags, ino));
+    let Some(file) = found else {
+        report::passed(nr::OPEN, "not to be opened by the kernel");
+        return false;
+    };
+    table::for_each_file(|fd, of| {
+        if of == index {
+            let closes = raw::fcntl(fd, libc::F_GETFD, 0) as i32 & libc::FD_CLOEXEC != 0;
+            raw::dup3(file, fd, if closes { libc::O_CLOEXEC } else { 0 });
+        }
+    });
+    raw::close(file);
+    d.materialised();
+    report::materialised(why);
+    drop(take(index, generation));
+    true
+}
+
+/// As [`materialise`], of every one, each under its lock. Whether none is left.
+pub fn materialise_all(why: &'static str) -> bool {
+    let mut all = true;
+    if any() {
+        table::for_each_file(|_, index| {
+            let d = description::get(index);
+            if d.is_placeholder() {
+                let held = d.lock(raw::gettid());
+                all &= materialise(index, why);
+                drop(held);
+            }
+        });
+    }
+    all
+}
+
+/// As [`materialise_all`], of those of one inode.
+pub fn materialise_inode(ino: u64, why: &'static str) {
+    table::for_each_file(|_, index| {
+        let d = description::get(index);
+        if d.is_placeholder() && d.ino.load(Ordering::Relaxed) == ino {
+            let held = d.lock(raw::gettid());
+            materialise(index, why);
+            drop(held);
+        }
+    });
+}
+
+/// The kernel's descriptor of the file at `path`, if that is inode `ino`.
+fn opened_as(path: &CString, flags: i32, ino: u64) -> Option<i32> {
+    let flags = flags | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+    let args = [path.as_ptr() as u64, flags as u64, 0, 0, 0, 0];
+    // SAFETY: a path that ends with a zero byte.
+    let open = || unsafe { raw::syscall(nr::OPEN, &args) } as i32;
+    let fd = match open() {
+        // The program may have as many descriptors as it is allowed to: this one is gone in a moment.
+        no if i64::from(no) == raw::fail(libc::EMFILE) => limits::above_number(open)?,
+        fd => fd,
+    };
+    if fd < 0 {
+        return None;
+    }
+    match crate::mounts::statx(fd, libc::AT_STATX_DONT_SYNC, libc::STATX_INO) {
+        Some(status) if status.stx_ino == ino => Some(fd),
+        _ => {
+            raw::close(fd);
+            None
+        }
+    }
+}
+
+/// In a child, which has no placeholders: forgets what was copied.
+pub fn forget_all() {
+    // SAFETY: the child has one thread, this one, so nobody else can hold or take the lock.
+    unsafe {
+        if OPEN.is_locked() {
+            OPEN.force_unlock();
+        }
+    }
+    // They are its parent's.
+    core::mem::forget(OPEN.lock().take());
+    COUNT.store(0, Ordering::Relaxed);
+    LOST.store(false, Ordering::Relaxed);
+}

@@ -1,0 +1,176 @@
+//! Calls about a placeholder that other files leave to the kernel, and that need not have it opened.
+
+use crate::calls::attributes;
+use crate::calls::limits;
+use crate::calls::vectors::CALL_BYTES_MAX;
+use crate::client;
+use crate::fd::description::{self, OffsetGuard};
+use crate::fd::placeholder;
+use crate::hook::raw::{self, Args, nr};
+use crate::names::open::placeholder_of;
+use crate::names::paths::{fail, given, set_times};
+use crate::names::state;
+use crate::report;
+use core::sync::atomic::Ordering;
+use shale_libfs::{Errno, SetAttr};
+
+/// Numbers of these calls, but for those that are looked at anyway.
+pub const CALLS: [u32; 4] = [nr::FCHMOD, nr::FCHOWN, nr::UTIMENSAT, nr::FADVISE];
+
+/// Serves such a call; `None`: it is about no placeholder, or needs the kernel's file.
+pub fn serve(number: u32, args: &Args) -> Option<i64> {
+    let index = placeholder_of(args[0] as i32)?;
+    let result = match number {
+        nr::FCHMOD => set(index, |set| set.mode = Some(args[1] as u32)),
+        nr::FCHOWN => set(index, |set| {
+            (set.uid, set.gid) = (given(args[1] as u32), given(args[2] as u32));
+            set.kill_suidgid = true;
+        }),
+        // `futimens`: no path.
+        nr::UTIMENSAT if args[1] == 0 && args[3] == 0 => {
+            // SAFETY: the program gave two times there, or nothing.
+            let [atime, mtime] = unsafe { set_times(args[2]) }?;
+            set(index, |set| (set.atime, set.mtime) = (atime, mtime))
+        }
+        nr::FADVISE => advice(args),
+        nr::FCNTL if args[1] as i32 == libc::F_GETFL => {
+            placeholder::with(index, |open| i64::from(open.flags))
+        }
+        nr::IOCTL => ioctl(args),
+        nr::COPY_FILE_RANGE => copy(args),
+        _ => None,
+    };
+    result.inspect(|_| report::fast(number))
+}
+
+fn set(index: u32, what: impl FnOnce(&mut SetAttr)) -> Option<i64> {
+    let mut set = SetAttr::default();
+    what(&mut set);
+    match placeholder::file(index)?.set_attributes(&set) {
+        Ok(()) => Some(0),
+        Err(e) => refusal(e),
+    }
+}
+
+/// One file of a copy: its description, held, and the byte at which the copy begins there.
+struct Side {
+    index: u32,
+    held: OffsetGuard,
+    at: u64,
+    /// Where the program keeps that byte; 0: it is the description's offset.
+    place: u64,
+}
+
+impl Side {
+    /// `None`: it is no placeholder, or the kernel says what is wrong.
+    fn new(fd: u64, place: u64) -> Option<Self> {
+        let index = placeholder_of(fd as i32)?;
+        let d = description::get(index);
+        let held = d.lock(raw::gettid());
+        if placeholder_of(fd as i32) != Some(index) || (1..4096).contains(&place) {
+            return None;
+        }
+        let at = match place {
+            0 => d.offset.load(Ordering::Relaxed),
+            // SAFETY: the program gave an offset there.
+            _ => unsafe { (place as *const u64).read_unaligned() },
+        };
+        let side = Self {
+            index,
+            held,
+            at,
+            place,
+        };
+        i64::try_from(at).is_ok().then_some(side)
+    }
+
+    fn ino(&self) -> u64 {
+        description::get(self.index).ino.load(Ordering::Relaxed)
+    }
+
+    fn flags(&self) -> i32 {
+        description::get(self.index).flags.load(Ordering::Relaxed) as i32
+    }
+
+    /// So many bytes were copied.
+    fn moved(self, bytes: u64) {
+        let at = self.at + bytes;
+        match self.place {
+            // Nobody else moves it: it is a placeholder's, and held.
+            0 => description::get(self.index)
+                .offset
+                .store(at, Ordering::Relaxed),
+            // SAFETY: as in `new`.
+            place => unsafe { (place as *mut u64).write_unaligned(at) },
+        }
+        drop(self.held);
+    }
+}
+
+/// `copy_file_range` between two placeholders.
+fn copy(args: &Args) -> Option<i64> {
+    let (from, to) = (args[0], args[2]);
+    let (first, second) = (placeholder_of(from as i32)?, placeholder_of(to as i32)?);
+    if first == second || args[5] != 0 || placeholder::any_lost() {
+        return None;
+    }
+    // Two that copy back and forth at once lock in the same order.
+    let (from, to) = match first < second {
+        true => {
+            let from = Side::new(from, args[1])?;
+            (from, Side::new(to, args[3])?)
+        }
+        false => {
+            let to = Side::new(to, args[3])?;
+            (Side::new(from, args[1])?, to)
+        }
+    };
+    let access = |side: &Side| side.flags() & libc::O_ACCMODE;
+    let refused = access(&from) == libc::O_WRONLY
+        || access(&to) == libc::O_RDONLY
+        || to.flags() & libc::O_APPEND != 0;
+    let bytes = args[4].min(CALL_BYTES_MAX as u64);
+    if refused || from.ino() == to.ino() || to.at + bytes > limits::file_bytes() {
+        return None;
+    }
+    let client = client::current(description::get(first).mount.load(Ordering::Relaxed))?;
+    let (source, target) = ((from.ino(), from.at), (to.ino(), to.at));
+    let caller = state::caller();
+    match client
+        .session
+        .copy_file_range(&caller, source, target, bytes)
+    {
+        Ok(copied) => {
+            from.moved(copied);
+            to.moved(copied);
+            Some(copied as i64)
+        }
+        Err(e) => refusal(e),
+    }
+}
+
+/// What a call returns that was refused; `None`: the kernel does it, or says what is wrong.
+fn refusal(e: Errno) -> Option<i64> {
+    let by_kernel = [shale_libfs::BY_KERNEL, shale_libfs::MEDIATED, Errno::IO];
+    (!by_kernel.contains(&e)).then(|| fail(e))
+}
+
+/// Advice about how a file will be read is taken and not needed. What is none is `EINVAL`.
+fn advice(args: &Args) -> Option<i64> {
+    let known = (libc::POSIX_FADV_NORMAL..=libc::POSIX_FADV_NOREUSE).contains(&(args[3] as i32));
+    let result = match known && args[2] as i64 >= 0 {
+        true => 0,
+        false => raw::fail(libc::EINVAL),
+    };
+    Some(result)
+}
+
+/// What every file of a mount says to two requests that programs make of any file: whether it is a terminal, and to
+/// share its blocks with another one.
+fn ioctl(args: &Args) -> Option<i64> {
+    match args[1] {
+        libc::TCGETS => Some(raw::fail(libc::ENOTTY)),
+        attributes::FICLONE | attributes::FICLONERANGE => Some(raw::fail(libc::EOPNOTSUPP)),
+        _ => None,
+    }
+}

@@ -1,0 +1,134 @@
+//! Names in the process: files are opened, made, asked about, renamed and removed without the kernel.
+//!
+//! With `SHALE_NAMES=N` a process that has made N calls about paths of a Shale mount becomes a client of it, and from then
+//! on does what these calls ask for in its own log. A client that holds the exclusive lease on a directory is the only
+//! one who knows its entries: the kernel caches none of them. So what is served here and what goes through the mount
+//! (a directory that is listed, a program that is started, a call that escapes) never disagree; each way takes the leases that it needs.
+//!
+//! * [`setting`], [`state`]: whether names are served now, of which mount, and for whom; [`spawn`]: not while a child is made.
+//! * [`executable`]: whether all system calls of the program come by here. Only then may descriptors be
+//!   [placeholders](crate::fd::placeholder).
+//! * [`place`]: where the path of a call leads to in the volume.
+//! * [`open`]: `open` and its like; [`paths`]: all other calls about paths.
+//! * [`descriptor`]: calls about a placeholder that no other file has.
+//! * [`kernel`]: calls that need the kernel's file, or end the serving of names.
+//!
+//! What is not served goes to the kernel: directories that are opened, `O_PATH`, `O_TMPFILE` and `O_DIRECT`, extended attributes,
+//! paths that lead over the borders of the mount, users other than the superuser with all capabilities.
+
+pub mod descriptor;
+pub mod executable;
+pub mod kernel;
+pub mod open;
+pub mod paths;
+pub mod place;
+pub mod setting;
+pub mod spawn;
+pub mod state;
+
+pub use setting::are_wanted;
+
+use crate::calls::direct;
+use crate::fd::placeholder;
+use crate::hook::inside::with_signals_blocked;
+use crate::hook::outcome::{CLASS, PANICKED, PASS, class};
+use crate::hook::raw::{self, Args, NR_END, nr};
+use crate::thread::Thread;
+use core::sync::atomic::{AtomicU8, Ordering};
+
+/// What to do here with a call, by number.
+static LOOKED_AT: [AtomicU8; NR_END] = [const { AtomicU8::new(NOT) }; NR_END];
+/// Nothing.
+const NOT: u8 = 0;
+/// It is looked at here, and then as without names.
+const FIRST: u8 = 1;
+/// It is looked at here, and then the kernel's.
+const ONLY: u8 = 2;
+
+/// Has the calls looked at that matter to names, behind those that always do.
+pub fn set_classes() {
+    if !are_wanted() {
+        return;
+    }
+    for number in kernel::calls().chain(open::CALLS) {
+        let class = &CLASS[number as usize];
+        let at_times = direct::CALLS.contains(&number);
+        let looked = match class.load(Ordering::Relaxed) {
+            class::PASS if !at_times => ONLY,
+            _ => FIRST,
+        };
+        let place = &LOOKED_AT[number as usize];
+        if place.load(Ordering::Relaxed) == NOT {
+            place.store(looked, Ordering::Relaxed);
+        }
+        class.store(class::ALWAYS, Ordering::Relaxed);
+    }
+    // Those are looked at for files of ours only.
+    for number in [nr::FCNTL, nr::IOCTL] {
+        LOOKED_AT[number as usize].store(FIRST, Ordering::Relaxed);
+    }
+}
+
+/// Serves a call, where names are served. `None`: what was needed before is done, and the call goes on as without names.
+pub fn call(thread: &Thread, number: u32, args: &Args) -> Option<i64> {
+    let looked = LOOKED_AT.get(number as usize)?.load(Ordering::Relaxed);
+    if looked == NOT {
+        return None;
+    }
+    let others = (looked == ONLY).then_some(PASS);
+    if !concerns(number, args) {
+        return others;
+    }
+    if !thread.is_prepared() {
+        thread.prepare();
+    }
+    let mut served = None;
+    let done = with_signals_blocked(thread, || {
+        served = serve(number, args).or_else(|| descriptor::serve(number, args));
+        if served.is_none() {
+            kernel::prepare(number, args);
+        }
+        if kernel::is_changing(number) {
+            // SAFETY: the program's own call, made for it.
+            let result = unsafe { raw::syscall(number, args) };
+            kernel::made(number, args, result);
+            served = Some(result);
+        }
+        0
+    });
+    match done {
+        PANICKED => Some(PANICKED),
+        _ => served.or(others),
+    }
+}
+
+/// Whether something may have to be done about a call here. What `malloc` calls under its locks never has.
+fn concerns(number: u32, args: &Args) -> bool {
+    match number {
+        nr::MMAP | nr::MPROTECT if kernel::makes_code(number, args) => true,
+        nr::MMAP => open::placeholder_of(args[4] as i32).is_some(),
+        nr::MPROTECT => false,
+        _ if kernel::ends_or_changes(number) => true,
+        _ => match paths::given_to(number, args) {
+            Some(paths) => {
+                let descriptor = |path: &[u8]| placeholder::any() && place::is_of_descriptor(path);
+                let by_path = |&path: &&[u8]| state::may_be_on_mount(path) || descriptor(path);
+                paths.iter().flatten().any(by_path) || placeholder::any()
+            }
+            None => placeholder::any(),
+        },
+    }
+}
+
+/// Serves a call about a path, if it can be. The thread is inside and busy.
+fn serve(number: u32, args: &Args) -> Option<i64> {
+    let [path, other] = paths::given_to(number, args)?;
+    let named = state::named(path.or(other)?)?;
+    let begun = state::begin_call();
+    let result = match open::Asked::of(number, args) {
+        Some(asked) => open::open(named, &asked),
+        None => paths::serve(named, number, args),
+    };
+    state::end_call(begun);
+    result
+}

@@ -1,0 +1,177 @@
+//! Files that are opened in the process.
+
+use crate::calls::names as opened;
+use crate::fd::description::{self, Description};
+use crate::fd::placeholder::{self, OpenFile, OpenedBy};
+use crate::fd::table;
+use crate::hook::raw::{self, Args, nr};
+use crate::names::place;
+use crate::names::spawn;
+use crate::names::state::Named;
+use crate::report;
+use core::sync::atomic::Ordering;
+use shale_libfs::{Errno, OFlags};
+use std::ffi::CString;
+use std::sync::Arc;
+
+/// Flags of `open` that are served; with any other one the kernel opens.
+const SERVED: i32 = libc::O_ACCMODE
+    | libc::O_CREAT
+    | libc::O_EXCL
+    | libc::O_TRUNC
+    | libc::O_APPEND
+    | libc::O_CLOEXEC
+    | libc::O_NOFOLLOW
+    | libc::O_NONBLOCK
+    | libc::O_NOCTTY
+    | libc::O_SYNC
+    | LARGE;
+/// `O_LARGEFILE`, as the kernel has it.
+const LARGE: i32 = 0o100_000;
+
+/// Numbers of the calls that open by a path.
+pub const CALLS: [u32; 4] = [nr::OPEN, nr::CREAT, nr::OPENAT, nr::OPENAT2];
+
+/// What a call that opens asks for.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    number: u32,
+    dir: i32,
+    path: u64,
+    flags: i32,
+    mode: u32,
+}
+
+impl Asked {
+    /// `None`: the call opens nothing by a path.
+    pub fn of(number: u32, args: &Args) -> Option<Self> {
+        let asked = |dir: i32, path: u64, flags: i32, mode: u64| {
+            Some(Self {
+                number,
+                dir,
+                path,
+                flags,
+                mode: mode as u32,
+            })
+        };
+        let create = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
+        match number {
+            nr::OPEN => asked(libc::AT_FDCWD, args[0], args[1] as i32, args[2]),
+            nr::CREAT => asked(libc::AT_FDCWD, args[0], create, args[1]),
+            nr::OPENAT => asked(args[0] as i32, args[1], args[2] as i32, args[3]),
+            _ => None,
+        }
+    }
+
+    fn is_served(&self) -> bool {
+        let access = self.flags & libc::O_ACCMODE;
+        let cuts_unwritten = self.flags & libc::O_TRUNC != 0 && access == libc::O_RDONLY;
+        self.flags & !SERVED == 0 && access != libc::O_ACCMODE && !cuts_unwritten
+    }
+
+    fn has(&self, flag: i32) -> bool {
+        self.flags & flag == flag
+    }
+
+    /// Flags as `F_GETFL` shows them.
+    fn kept(&self) -> i32 {
+        let gone = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOCTTY | libc::O_CLOEXEC;
+        self.flags & !gone | LARGE
+    }
+}
+
+/// Opens a file, if it can be done here.
+pub fn open(named: &'static Named, asked: &Asked) -> Option<i64> {
+    if !asked.is_served() || !spawn::may_open() {
+        return None;
+    }
+    // SAFETY: the program's own call.
+    let path = unsafe { place::path(asked.path) }?;
+    let place = place::place(named, asked.dir, path)?;
+    let client = named.client()?;
+    // What is made needs a descriptor for certain.
+    let mut number = Number(None);
+    if asked.has(libc::O_CREAT) {
+        number = Number::new(named, asked).ok()?;
+    }
+    let tree = place.tree(&client.session);
+    let flags = OFlags::from_bits_retain((asked.flags & !libc::O_NONBLOCK) as u32);
+    let file = match tree.open(place.path, flags, asked.mode) {
+        Ok(file) => file,
+        // A device, a FIFO, a socket.
+        Err(Errno::NXIO) => return None,
+        Err(e) => return named.failed(client, asked.number, e),
+    };
+    if !file.is_regular() {
+        report::passed(asked.number, "directories are opened by the kernel");
+        return None;
+    }
+    if number.0.is_none() {
+        number = Number::new(named, asked).ok()?;
+    }
+    let by_number = client.session.kernel_name(file.ino());
+    let by_number = CString::new([&*named.path, b"/", &*by_number].concat()).ok()?;
+    let path = OpenedBy {
+        dir: asked.dir,
+        start: place.start,
+        path: path.into(),
+    };
+    let open = OpenFile {
+        file: Arc::new(file),
+        flags: asked.kept(),
+        path,
+        by_number,
+    };
+    enter(named, number, open).inspect(|_| report::fast(asked.number))
+}
+
+/// A descriptor that nothing is entered for yet. It is closed if that never happens.
+struct Number(Option<i32>);
+
+impl Number {
+    /// The lowest one that is free.
+    fn new(named: &Named, asked: &Asked) -> Result<Self, i64> {
+        let flags = libc::O_PATH | (asked.flags & libc::O_CLOEXEC);
+        let args = [named.root.as_ptr() as u64, flags as u64, 0, 0, 0, 0];
+        // SAFETY: a path that ends with a zero byte.
+        let fd = unsafe { raw::syscall(nr::OPEN, &args) };
+        match fd < 0 {
+            true => Err(fd),
+            false => Ok(Self(Some(fd as i32))),
+        }
+    }
+}
+
+impl Drop for Number {
+    fn drop(&mut self) {
+        if let Some(fd) = self.0.take() {
+            raw::close(fd);
+        }
+    }
+}
+
+/// Makes a descriptor the placeholder of a file.
+fn enter(named: &Named, mut number: Number, open: OpenFile) -> Option<i64> {
+    let fd = number.0.filter(|&fd| (fd as usize) < table::FD_END)?;
+    // What closed it may have escaped.
+    table::remove(fd);
+    let (ino, flags) = (open.file.ino(), open.flags);
+    let fill = |index, d: &Description| {
+        d.ino.store(ino, Ordering::Relaxed);
+        d.mount.store(named.mount, Ordering::Release);
+        placeholder::note(index, open);
+        d.mark_placeholder();
+    };
+    opened::enter_filled(fd, flags, fill)?;
+    number.0 = None;
+    report::opened();
+    Some(fd.into())
+}
+
+/// Index of a placeholder's description.
+pub fn placeholder_of(fd: i32) -> Option<u32> {
+    match table::get(fd) {
+        table::Entry::File(index) if description::get(index).is_placeholder() => Some(index),
+        _ => None,
+    }
+}

@@ -1,0 +1,120 @@
+//! Where the path of a call leads to: the directory of the volume in which it begins, and the rest of it.
+
+use crate::calls::vectors::USER_END;
+use crate::fd::table::{self, Entry};
+use crate::hook::raw::{self, nr};
+use crate::mounts::{self, MNT_ID_UNIQUE};
+use crate::names::state::Named;
+use core::ffi::{CStr, c_char};
+use parking_lot::Mutex;
+use shale_format::Ino;
+use shale_libfs::{Session, Tree};
+use std::sync::Arc;
+
+/// Longest path that a call may give, with its zero byte.
+const PATH_MAX: usize = libc::PATH_MAX as usize;
+
+/// The process's working directory, if it was asked for since it changed: its inode on the mount; 0: it lies elsewhere.
+static WORKING: Mutex<Option<u64>> = Mutex::new(None);
+
+/// A path on the mount.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    /// Directory in which it begins without a slash at its beginning.
+    pub start: u64,
+    /// The path; with a slash at its beginning it begins at the volume's root. Not empty.
+    pub path: &'a [u8],
+}
+
+impl Place<'_> {
+    /// The tree in which the path is to be looked up.
+    pub fn tree(&self, session: &Arc<Session>) -> Tree {
+        session.tree(super::state::caller()).mounted_at(self.start)
+    }
+}
+
+/// The path at an address that a call gives; `None`: the kernel says what is wrong with it.
+///
+/// # Safety
+/// `at` is what the program gave for a path.
+pub unsafe fn path<'a>(at: u64) -> Option<&'a [u8]> {
+    if !(4096..USER_END).contains(&at) {
+        return None;
+    }
+    // SAFETY: a string of the program's, as it says.
+    let path = unsafe { CStr::from_ptr(at as *const c_char) }.to_bytes();
+    (!path.is_empty() && path.len() < PATH_MAX).then_some(path)
+}
+
+/// Where a path leads that a call gives with a descriptor of a directory; `None`: not to the mount, as far as is known here.
+pub fn place<'a>(named: &Named, dir: i32, path: &'a [u8]) -> Option<Place<'a>> {
+    let root = Ino::ROOT.0;
+    if path.starts_with(b"/") {
+        let rest = path.strip_prefix(&*named.path)?;
+        let path = match rest.first() {
+            None => &b"/"[..],
+            Some(b'/') => rest,
+            Some(_) => return None,
+        };
+        return Some(Place { start: root, path });
+    }
+    let start = match dir {
+        libc::AT_FDCWD => working(named)?,
+        dir if table::get(dir) == Entry::Kernel => directory(named, dir)?,
+        _ => return None,
+    };
+    Some(Place { start, path })
+}
+
+/// The inode of the working directory.
+fn working(named: &Named) -> Option<u64> {
+    let mut known = WORKING.lock();
+    let ino = match *known {
+        Some(ino) => ino,
+        // Under the lock: who changes it forgets what was found before.
+        None => *known.insert(directory(named, libc::AT_FDCWD).unwrap_or(0)),
+    };
+    (ino != 0).then_some(ino)
+}
+
+/// The inode of the working directory, if it was asked for and lies on the mount.
+pub fn known_working() -> Option<u64> {
+    WORKING.lock().filter(|&ino| ino != 0)
+}
+
+/// The name that a call gave is gone: has the kernel look it up, so that what it knows by that name has none any more (getcwd(2)).
+pub fn tell_kernel(dir: i32, path: u64) {
+    let args = [dir as u64, path, libc::F_OK as u64, 0, 0, 0];
+    // SAFETY: the program's own path. What the kernel says of it is known.
+    let _ = unsafe { raw::syscall(nr::FACCESSAT, &args) };
+}
+
+/// The working directory has changed.
+pub fn forget_working() {
+    *WORKING.lock() = None;
+}
+
+/// In a child, which may change it by itself.
+pub fn begin_again() {
+    // SAFETY: the child has one thread, this one, so nobody else can hold or take the lock.
+    unsafe {
+        if WORKING.is_locked() {
+            WORKING.force_unlock();
+        }
+    }
+    forget_working();
+}
+
+/// The inode of a directory, if it lies on the mount.
+fn directory(named: &Named, dir: i32) -> Option<u64> {
+    let mask = libc::STATX_TYPE | libc::STATX_INO | MNT_ID_UNIQUE;
+    let status = mounts::statx(dir, libc::AT_STATX_DONT_SYNC, mask)?;
+    let is_dir = u32::from(status.stx_mode) & libc::S_IFMT == libc::S_IFDIR;
+    (is_dir && status.stx_mnt_id == named.id).then_some(status.stx_ino)
+}
+
+/// Whether a path of the kernel's names a descriptor of this process.
+pub fn is_of_descriptor(path: &[u8]) -> bool {
+    let proc = path.starts_with(b"/proc/") && path.windows(3).any(|w| w == b"/fd");
+    proc || path.starts_with(b"/dev/fd") || path.starts_with(b"/dev/std")
+}

@@ -1,0 +1,56 @@
+//! Children, which must not have placeholders.
+
+use crate::fd::placeholder;
+use crate::hook::inside::with_signals_blocked;
+use crate::names::setting::are_wanted;
+use crate::thread::{self, Alone, Thread};
+use core::sync::atomic::{AtomicU32, Ordering};
+
+/// Children by `vfork` that have not begun another program: nothing is opened meanwhile.
+static SPAWNING: AtomicU32 = AtomicU32::new(0);
+/// Times that it is tried to have no placeholders.
+const TRIES: u32 = 3;
+
+/// A child by `vfork` begins to have this process's memory, and descriptors of its own.
+fn spawning() {
+    SPAWNING.fetch_add(1, Ordering::AcqRel);
+}
+
+/// It has begun another program, or ended.
+pub fn spawned() {
+    if are_wanted() {
+        SPAWNING.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Whether what is opened now may be a placeholder.
+pub fn may_open() -> bool {
+    SPAWNING.load(Ordering::Acquire) == 0
+}
+
+/// In a child: it has made none.
+pub fn begin_again() {
+    SPAWNING.store(0, Ordering::Relaxed);
+}
+
+/// Before a child is made, or descriptors are shared: has the kernel open everything, and nothing be opened here until [`spawned`].
+/// Gives what keeps other threads outside. The thread is marked inside, and not busy.
+pub fn alone_without_placeholders(thread: &Thread, why: &'static str) -> Alone {
+    if !are_wanted() {
+        return thread::alone();
+    }
+    spawning();
+    for _ in 0..TRIES {
+        let alone = thread::alone();
+        if !placeholder::any() {
+            return alone;
+        }
+        drop(alone);
+        with_signals_blocked(thread, || {
+            placeholder::materialise_all(why);
+            0
+        });
+        thread.inside.store(1, Ordering::Relaxed);
+    }
+    thread::alone()
+}

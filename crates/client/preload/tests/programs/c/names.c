@@ -1,0 +1,404 @@
+// Names, by every call about them, each with its result. names DIR
+// It prints the same whoever serves it: on a mount without the library, and with names in the process.
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <sys/wait.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+static long said(const char *what, long result) {
+    if (result < 0)
+        printf("%s: %s\n", what, strerror(errno));
+    else
+        printf("%s: %ld\n", what, result);
+    fflush(stdout);
+    return result;
+}
+#define SAY(call) said(#call, (long)(call))
+// Of calls whose result is a descriptor: whether there is one.
+#define OPENS(fd, call) ((fd) = (call), said(#call, (fd) < 0 ? -1 : 0))
+
+static void content(const char *path) {
+    char bytes[64] = "";
+    int fd = open(path, O_RDONLY);
+    ssize_t n = fd < 0 ? -1 : read(fd, bytes, sizeof bytes - 1);
+    printf("%s has %zd '%s'\n", path, n, bytes);
+    if (fd >= 0)
+        close(fd);
+}
+
+static void attributes(const char *path) {
+    struct stat s, l;
+    struct statx x;
+    if (stat(path, &s) || lstat(path, &l) || statx(AT_FDCWD, path, 0, STATX_BASIC_STATS | STATX_BTIME, &x)) {
+        printf("%s: no attributes: %s\n", path, strerror(errno));
+        return;
+    }
+    printf("%s: mode %o links %lu owner %u.%u size %lld link %o; %d %d %d %d blocks %d attributes %llx of %llx\n", path, s.st_mode,
+           (unsigned long)s.st_nlink, s.st_uid, s.st_gid, S_ISDIR(s.st_mode) ? 0LL : (long long)s.st_size, l.st_mode,
+           x.stx_mode == s.st_mode, x.stx_ino == s.st_ino, (dev_t)makedev(x.stx_dev_major, x.stx_dev_minor) == s.st_dev,
+           x.stx_mtime.tv_sec == s.st_mtim.tv_sec, s.st_blksize == (blksize_t)x.stx_blksize,
+           (unsigned long long)x.stx_attributes, (unsigned long long)x.stx_attributes_mask);
+}
+
+// Errors of every kind.
+static void errors(void) {
+    int fd;
+    char name[300], path[PATH_MAX + 10];
+    memset(name, 'n', sizeof name - 1);
+    name[sizeof name - 1] = 0;
+    memset(path, '/', sizeof path - 1);
+    path[sizeof path - 1] = 0;
+    OPENS(fd, open("missing", O_RDWR));
+    OPENS(fd, open("missing/x", O_CREAT | O_RDWR, 0644));
+    OPENS(fd, open("file", O_CREAT | O_EXCL | O_RDWR, 0640));
+    close(fd);
+    OPENS(fd, open("file", O_CREAT | O_EXCL | O_RDWR, 0640));
+    OPENS(fd, open("file/x", O_CREAT | O_RDWR, 0640));
+    OPENS(fd, open("file/", O_RDWR));
+    OPENS(fd, open("new/", O_CREAT | O_RDWR, 0644));
+    OPENS(fd, open(".", O_RDWR));
+    OPENS(fd, open("", O_RDWR));
+    OPENS(fd, open(name, O_CREAT | O_RDWR, 0644));
+    OPENS(fd, open(path, O_RDONLY));
+    SAY(mkdir("dir", 0755));
+    SAY(mkdir("dir", 0755));
+    SAY(mkdir("file", 0755));
+    SAY(mkdir("file/dir", 0755));
+    SAY(mkdir("dir/", 0755));
+    SAY(mkdir("dir/.", 0755));
+    SAY(rmdir("file"));
+    SAY(rmdir("missing"));
+    SAY(rmdir("."));
+    SAY(rmdir("dir/.."));
+    SAY(unlink("dir"));
+    SAY(unlink("missing"));
+    SAY(unlink("file/"));
+    SAY(unlinkat(AT_FDCWD, "file", 7));
+    SAY(symlink("loop", "loop"));
+    OPENS(fd, open("loop", O_RDONLY));
+    OPENS(fd, open("loop", O_RDONLY | O_NOFOLLOW));
+    SAY(access("file", R_OK | W_OK));
+    SAY(access("file", X_OK));
+    SAY(access("missing", F_OK));
+    SAY(access("file", 99));
+    SAY(faccessat(AT_FDCWD, "dir", X_OK, AT_EACCESS));
+    SAY(rename("missing", "x"));
+    SAY(rename("dir", "file"));
+    SAY(rename("file", "dir"));
+    SAY(rename("dir", "dir/sub"));
+    SAY(link("missing", "x"));
+    SAY(link("dir", "x"));
+    SAY(link("file", "dir"));
+    SAY(truncate("file", -1));
+    SAY(truncate("dir", 0));
+    SAY(readlink("file", path, 10));
+    SAY(syscall(SYS_readlink, "loop", path, 0));
+    SAY(chmod("missing", 0600));
+    SAY(syscall(SYS_openat, AT_FDCWD, 0, 0));
+    SAY(unlink("loop"));
+}
+
+static void kinds(const char *dir) {
+    int fd, at;
+    char path[PATH_MAX], target[64] = "";
+    // Made, written, read again, cut, appended to.
+    OPENS(fd, open("kind", O_CREAT | O_WRONLY | O_TRUNC, 0666));
+    SAY(write(fd, "hello", 5));
+    SAY(read(fd, path, 1));
+    SAY(fcntl(fd, F_GETFL));
+    SAY(fcntl(fd, F_GETFD));
+    close(fd);
+    attributes("kind");
+    OPENS(fd, open("kind", O_RDWR | O_APPEND | O_CLOEXEC));
+    SAY(fcntl(fd, F_GETFD));
+    SAY(write(fd, " world", 6));
+    SAY(lseek(fd, 0, SEEK_CUR));
+    close(fd);
+    content("kind");
+    SAY(truncate("kind", 4));
+    content("kind");
+    OPENS(fd, creat("kind", 0600));
+    close(fd);
+    attributes("kind");
+    OPENS(fd, open("fifo", O_RDONLY));
+    SAY(mkfifo("fifo", 0600));
+    OPENS(fd, open("fifo", O_RDWR));
+    close(fd);
+    // Directories, links, and ways around.
+    SAY(mkdir("d", 01777));
+    SAY(chmod("d", 0750));
+    SAY(symlink("d", "to_d"));
+    SAY(symlink("../kind", "d/up"));
+    SAY(symlink("/proc/self/status", "away"));
+    SAY(symlink(dir, "absolute"));
+    OPENS(fd, open("to_d/in", O_CREAT | O_RDWR, 0644));
+    SAY(write(fd, "in", 2));
+    close(fd);
+    content("d/in");
+    content("d/up");
+    content("to_d/../kind");
+    attributes("d");
+    attributes("to_d");
+    attributes("d/../d/./in");
+    printf("away: %d\n", access("away", R_OK));
+    snprintf(path, sizeof path, "absolute/d/in");
+    content(path);
+    SAY(readlink("to_d", target, sizeof target));
+    printf("%s\n", target);
+    snprintf(path, sizeof path, "%s/../%s/d/in", dir, strrchr(dir, '/') + 1);
+    printf("around: %d\n", access(path, R_OK));
+    // From descriptors of directories.
+    OPENS(at, open("d", O_RDONLY | O_DIRECTORY));
+    OPENS(fd, openat(at, "by_dir", O_CREAT | O_EXCL | O_RDWR, 0644));
+    SAY(write(fd, "by", 2));
+    SAY(openat(fd, "x", O_RDONLY));
+    close(fd);
+    SAY(linkat(at, "by_dir", AT_FDCWD, "linked", 0));
+    SAY(renameat(at, "by_dir", at, "renamed"));
+    SAY(fchmodat(at, "renamed", 0604, 0));
+    SAY(fchownat(at, "renamed", 3, 4, 0));
+    struct timespec times[2] = {{1, 2}, {3, 4}}, some[2] = {{0, UTIME_OMIT}, {0, UTIME_NOW}};
+    SAY(utimensat(at, "renamed", times, 0));
+    attributes("linked");
+    struct stat s;
+    SAY(stat("linked", &s));
+    printf("times %ld.%09ld %ld.%09ld\n", s.st_atim.tv_sec, s.st_atim.tv_nsec, s.st_mtim.tv_sec, s.st_mtim.tv_nsec);
+    SAY(utimensat(at, "renamed", some, 0));
+    SAY(stat("linked", &s));
+    printf("times %ld.%09ld %d\n", s.st_atim.tv_sec, s.st_atim.tv_nsec, s.st_mtim.tv_sec > 1000);
+    SAY(unlinkat(at, "renamed", 0));
+    SAY(mkdirat(at, "sub", 0700));
+    SAY(unlinkat(at, "sub", 0));
+    SAY(unlinkat(at, "sub", AT_REMOVEDIR));
+    close(at);
+    // Working directories.
+    SAY(chdir("d"));
+    content("in");
+    SAY(mkdir("deeper", 0755));
+    SAY(chdir("deeper"));
+    content("../in");
+    SAY(rmdir("../deeper"));
+    OPENS(fd, open("gone", O_CREAT | O_RDWR, 0644));
+    printf("%s\n", getcwd(path, sizeof path) ? "there" : strerror(errno));
+    SAY(chdir(dir));
+    // Renames with flags.
+    SAY(symlink("kind", "other"));
+    SAY(syscall(SYS_renameat2, AT_FDCWD, "kind", AT_FDCWD, "other", RENAME_NOREPLACE));
+    SAY(syscall(SYS_renameat2, AT_FDCWD, "kind", AT_FDCWD, "other", RENAME_EXCHANGE));
+    SAY(readlink("kind", target, sizeof target));
+    SAY(syscall(SYS_renameat2, AT_FDCWD, "kind", AT_FDCWD, "other", 99));
+    SAY(rename("other", "kind"));
+    umask(077);
+    OPENS(fd, open("masked", O_CREAT | O_RDWR, 0666));
+    close(fd);
+    attributes("masked");
+    umask(022);
+}
+
+// What an open file is to calls that are not served.
+static void descriptors(void) {
+    int fd, again;
+    char bytes[64] = "", path[PATH_MAX] = "", link[64];
+    struct stat s, t;
+    OPENS(fd, open("open", O_CREAT | O_RDWR, 0644));
+    SAY(write(fd, "0123456789", 10));
+    SAY(fchmod(fd, 0604));
+    SAY(fchown(fd, 5, 6));
+    struct timespec times[2] = {{7, 0}, {8, 0}};
+    SAY(futimens(fd, times));
+    SAY(fstat(fd, &s));
+    printf("%o %u %u %ld %ld\n", s.st_mode, s.st_uid, s.st_gid, s.st_mtim.tv_sec, (long)s.st_size);
+    SAY(isatty(fd));
+    SAY(posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL));
+    SAY(fsetxattr(fd, "user.a", "b", 1, 0));
+    SAY(fgetxattr(fd, "user.a", bytes, sizeof bytes));
+    SAY(lseek(fd, 0, SEEK_CUR));
+    SAY(flock(fd, LOCK_EX | LOCK_NB));
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    SAY(fcntl(fd, F_SETLK, &lock));
+    close(fd);
+    // Each one by itself.
+    OPENS(fd, open("open", O_RDWR));
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    SAY(readlink(link, path, sizeof path - 1) > 0);
+    printf("%s\n", strrchr(path, '/') ? strrchr(path, '/') : "nothing");
+    close(fd);
+    OPENS(fd, open("open", O_RDWR));
+    snprintf(link, sizeof link, "/dev/fd/%d", fd);
+    OPENS(again, open(link, O_RDONLY));
+    SAY(read(again, bytes, 3));
+    close(again);
+    close(fd);
+    OPENS(fd, open("open", O_RDWR));
+    SAY(read(fd, bytes, 4));
+    char *map = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    printf("%.3s\n", map == MAP_FAILED ? "no" : map);
+    map[0] = 'm';
+    SAY(pread(fd, bytes, 2, 0));
+    SAY(lseek(fd, 0, SEEK_CUR));
+    munmap(map, 4096);
+    close(fd);
+    OPENS(fd, open("open", O_RDWR));
+    struct pollfd polled = {.fd = fd, .events = POLLIN};
+    SAY(poll(&polled, 1, 0));
+    close(fd);
+    fd_set set;
+    OPENS(fd, open("open", O_RDWR));
+    FD_ZERO(&set);
+    FD_SET(fd, &set);
+    SAY(select(fd + 1, &set, 0, 0, 0));
+    close(fd);
+    // A child has it as well, with one offset.
+    OPENS(fd, open("open", O_RDWR));
+    SAY(read(fd, bytes, 2));
+    pid_t child = fork();
+    if (!child) {
+        _exit(read(fd, bytes, 3) == 3 && !memcmp(bytes, "234", 3) ? 0 : 1);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    SAY(status);
+    SAY(lseek(fd, 0, SEEK_CUR));
+    close(fd);
+    // Another program has it as its input, and another one as its output.
+    fflush(stdout);
+    OPENS(fd, open("open", O_RDONLY));
+    int keep = dup(0);
+    dup2(fd, 0);
+    SAY(system("wc -c"));
+    dup2(keep, 0);
+    close(keep);
+    close(fd);
+    OPENS(fd, open("said", O_CREAT | O_RDWR | O_TRUNC, 0644));
+    keep = dup(1);
+    fflush(stdout);
+    dup2(fd, 1);
+    status = system("echo said");
+    dup2(keep, 1);
+    close(keep);
+    SAY(status);
+    SAY(pread(fd, bytes, 10, 0));
+    close(fd);
+    // Sent to oneself.
+    int pair[2];
+    SAY(socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
+    OPENS(fd, open("open", O_RDWR));
+    union {
+        char space[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr header;
+    } control = {0};
+    struct iovec one = {"x", 1};
+    struct msghdr message = {.msg_iov = &one, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(header), &fd, sizeof fd);
+    SAY(sendmsg(pair[0], &message, 0));
+    close(fd);
+    SAY(recvmsg(pair[1], &message, 0));
+    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
+    SAY(read(fd, bytes, 4));
+    close(fd);
+    // Without a name; and where another one has its name.
+    OPENS(fd, open("nameless", O_CREAT | O_RDWR, 0644));
+    SAY(write(fd, "still", 5));
+    SAY(unlink("nameless"));
+    SAY(fstat(fd, &s));
+    SAY(s.st_nlink);
+    SAY(pread(fd, bytes, 5, 0));
+    SAY(ftruncate(fd, 2));
+    SAY(lseek(fd, 0, SEEK_END));
+    close(fd);
+    SAY(access("nameless", F_OK));
+    OPENS(fd, open("below", O_CREAT | O_RDWR, 0644));
+    SAY(write(fd, "below", 5));
+    OPENS(again, open("above", O_CREAT | O_RDWR, 0644));
+    SAY(write(again, "above", 5));
+    SAY(rename("above", "below"));
+    SAY(pread(fd, bytes, 5, 0));
+    printf("%.5s\n", bytes);
+    SAY(flock(again, LOCK_SH));
+    SAY(pread(again, bytes, 5, 0));
+    printf("%.5s\n", bytes);
+    close(fd);
+    close(again);
+    // Two descriptors of one file, one offset; and two files of one inode.
+    OPENS(fd, open("below", O_RDWR));
+    again = dup(fd);
+    SAY(read(fd, bytes, 2));
+    SAY(lseek(again, 0, SEEK_CUR));
+    close(fd);
+    SAY(read(again, bytes, 9));
+    OPENS(fd, open("below", O_RDONLY));
+    SAY(write(again, "++", 2));
+    SAY(read(fd, bytes, 20));
+    SAY(fstat(fd, &s));
+    SAY(fstat(again, &t));
+    SAY(s.st_ino == t.st_ino && s.st_dev == t.st_dev);
+    SAY(copy_file_range(fd, 0, again, 0, 9, 0));
+    close(fd);
+    close(again);
+    OPENS(fd, open("below", O_RDONLY));
+    OPENS(again, open("copy", O_CREAT | O_WRONLY, 0644));
+    SAY(copy_file_range(fd, 0, again, 0, 100, 0));
+    SAY(copy_file_range(fd, 0, again, 0, 100, 0));
+    close(fd);
+    close(again);
+    content("copy");
+    // Temporary files.
+    strcpy(path, "tmpXXXXXX");
+    OPENS(fd, mkstemp(path));
+    SAY(fstat(fd, &s));
+    printf("%o\n", s.st_mode);
+    SAY(unlink(path));
+    close(fd);
+    FILE *stream = fopen("stream", "w+");
+    SAY(fprintf(stream, "%d lines\n", 5));
+    rewind(stream);
+    printf("%s", fgets(bytes, sizeof bytes, stream));
+    fclose(stream);
+    OPENS(fd, open(".", O_TMPFILE | O_RDWR, 0600));
+    SAY(write(fd, "t", 1));
+    close(fd);
+}
+
+static int by_name(const struct dirent **a, const struct dirent **b) { return strcmp((*a)->d_name, (*b)->d_name); }
+
+static void list(const char *path) {
+    struct dirent **found;
+    int count = scandir(path, &found, 0, by_name);
+    printf("%s has %d:", path, count);
+    for (int i = 0; i < count; i++)
+        printf(" %s %d", found[i]->d_name, found[i]->d_type);
+    printf("\n");
+}
+
+int main(int, char **arguments) {
+    const char *dir = arguments[1];
+    umask(022);
+    if (chdir(dir))
+        return 1;
+    errors();
+    list(".");
+    kinds(dir);
+    list(".");
+    list("d");
+    descriptors();
+    list(".");
+    return 0;
+}

@@ -1,0 +1,128 @@
+//! Names in the process (`SHALE_NAMES`): results are those of the mount, and the kernel is not asked.
+
+use crate::mount::Mounted;
+use crate::tools::{Run, compiled, has};
+use std::fs;
+use std::path::Path;
+
+/// A program with names in the process, from its first call on.
+fn named(m: &Mounted, program: &Path) -> Run {
+    Run::of(m, program).env("SHALE_NAMES", "0")
+}
+
+#[test]
+fn every_call_about_names_says_what_the_mount_says() {
+    let Some(m) = Mounted::new() else { return };
+    let program = compiled("names");
+    let expected = Run::of(&m, &program).arg(m.dir("mount"));
+    let expected = expected.without_library().output();
+    let report = m.beside("report");
+    let run = named(&m, &program).arg(m.dir("names"));
+    let output = run.env("SHALE_REPORT", &report).output();
+    let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+    for (expected, line) in lines(&expected).into_iter().zip(lines(&output)) {
+        assert_eq!(line, expected, "{output}");
+    }
+    assert_eq!(output.lines().count(), expected.lines().count());
+    // It was done here, and the kernel opened what it needed.
+    let report = fs::read_to_string(&report).unwrap();
+    let all = report.lines().find(|l| l.contains(r#""unlink":"#));
+    assert!(all.is_some(), "{report}");
+    for why in ["descriptors as paths", "a child is made", "loses its name"] {
+        assert!(report.contains(why), "{why}: {report}");
+    }
+    // And it is in the volume, for everybody.
+    let [a, b] = ["mount", "names"].map(|dir| {
+        let mut names: Vec<_> = fs::read_dir(m.path().join(dir)).unwrap().collect();
+        names.sort_by_key(|entry| entry.as_ref().unwrap().file_name());
+        let of = |entry: std::io::Result<fs::DirEntry>| {
+            let entry = entry.unwrap();
+            let status = entry.metadata().unwrap();
+            let bytes = if status.is_dir() { 0 } else { status.len() };
+            (entry.file_name(), status.permissions(), bytes)
+        };
+        names.into_iter().map(of).collect::<Vec<_>>()
+    });
+    // `absolute` leads to a path that is longer by nothing.
+    assert_eq!(a.len(), b.len());
+    for (a, b) in a.iter().zip(&b).filter(|(a, _)| a.0 != "absolute") {
+        assert_eq!(a, b);
+    }
+}
+
+#[test]
+fn descriptors_and_children_are_as_posix_says_with_names_in_the_process() {
+    let Some(m) = Mounted::new() else { return };
+    let semantics = compiled("semantics");
+    assert_eq!(named(&m, &semantics).arg(m.dir("s")).output(), "");
+    assert_eq!(named(&m, &compiled("spawn")).arg(m.dir("p")).output(), "");
+    let clones = compiled("clones");
+    let dir = m.dir("c");
+    for how in ["fork", "clone", "clone3", "threads", "unshare", "memory"] {
+        let run = named(&m, &clones).arg(how).arg(&dir);
+        assert_eq!(run.output(), "", "{how}");
+    }
+}
+
+/// Creating and closing take a system call each; asking, renaming, removing none.
+#[test]
+fn names_cost_no_system_call() {
+    let Some(m) = Mounted::new() else { return };
+    if !has("strace") {
+        eprintln!("SKIPPED: counting system calls needs strace");
+        return;
+    }
+    let program = compiled("churn");
+    let dir = m.dir("churn");
+    let [few, many] = ["100", "1100"].map(|rounds| {
+        let trace = m.beside("trace");
+        let run = Run::of(&m, "strace").args(["-f", "-o"]).arg(&trace);
+        let run = run.args(["-E", &m.preload(), "-E", "SHALE_NAMES=0"]);
+        let run = run.arg(&program).arg(&dir).arg(rounds);
+        run.without_library().output();
+        fs::read_to_string(&trace).unwrap()
+    });
+    let calls = |trace: &str| trace.lines().filter(|l| !l.contains(" +++ ")).count();
+    // Each round opens and closes once; and now and then the daemon gives numbers for new inodes.
+    let more = calls(&many) - calls(&few);
+    assert!(
+        (2000..2200).contains(&more),
+        "{more} calls for 1,000 rounds"
+    );
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+}
+
+/// Programs that escape the library have right results: code that makes its own system calls, from the start and loaded later.
+#[test]
+fn what_escapes_gets_the_kernels_file() {
+    let Some(m) = Mounted::new() else { return };
+    let library = crate::tools::output("escapes.so");
+    crate::tools::compile(
+        "cc",
+        "escapes.c",
+        &library,
+        &["-O2", "-shared", "-fPIC", "-DLIBRARY"],
+    );
+    let program = compiled("escapes");
+    let file = m.path().join("escapes");
+    for how in [library.as_path(), Path::new("inline")] {
+        let report = m.beside("report");
+        let run = named(&m, &program).arg(&file).arg(how);
+        assert_eq!(run.env("SHALE_REPORT", &report).output(), "", "{how:?}");
+        assert_eq!(
+            fs::read(&file).unwrap(),
+            b"by the library, by itself",
+            "{how:?}"
+        );
+    }
+}
+
+/// A process with names of its own, and programs on the mount, in one directory.
+#[test]
+fn a_program_on_the_mount_sees_each_name_at_once() {
+    let Some(m) = Mounted::new() else { return };
+    let program = compiled("turns");
+    let dir = m.dir("turns");
+    let run = named(&m, &program).arg(&dir).args(["300"]);
+    assert_eq!(run.output(), "");
+}
