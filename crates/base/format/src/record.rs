@@ -209,7 +209,7 @@ layout! {
         pub time_s: [i64; 3],
         /// access, modify, change: nanoseconds
         pub time_ns: [u32; 3],
-        /// flags of the inode that users change: bits 3 to 6, as there
+        /// flags of the inode that users change: bits 3 to 8, as there
         pub flags: u32,
     }
 }

@@ -15,7 +15,8 @@ pub const INCOMPATIBLE: u64 = LOWER_TIERS
     | EXTENTS_BELOW
     | ZONES_START
     | INODE_FLAGS
-    | POSIX_ACLS;
+    | POSIX_ACLS
+    | SYNC_FLAGS;
 /// Incompatible feature: the volume has lower tiers.
 pub const LOWER_TIERS: u64 = 1;
 /// Incompatible feature: the devices of the lower tiers stand in a device table.
@@ -36,6 +37,8 @@ pub const ZONES_START: u64 = 64;
 pub const INODE_FLAGS: u64 = 128;
 /// Incompatible feature: inodes may have access control lists, which decide who may do what. Set before the first one has.
 pub const POSIX_ACLS: u64 = 256;
+/// Incompatible feature: inodes may have flags that make each change of them durable at return. Set before the first one has.
+pub const SYNC_FLAGS: u64 = 512;
 
 /// What may be done with a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

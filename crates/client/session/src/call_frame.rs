@@ -35,6 +35,8 @@ pub struct CallFrame<'s> {
     reserved: u64,
     /// The run has come to what it works on by names.
     by_name: Cell<bool>,
+    /// It changes an inode of which each change is to be durable at return.
+    syncs: Cell<bool>,
     /// Position behind the last record that was appended; 0: none was.
     pub appended: LogPos,
 }
@@ -88,6 +90,7 @@ impl<'s> CallFrame<'s> {
             permit,
             reserved: 0,
             by_name: Cell::new(false),
+            syncs: Cell::new(false),
             appended: LogPos(0),
         }
     }
@@ -99,6 +102,7 @@ impl<'s> CallFrame<'s> {
         self.digested = self.services.daemon.digested();
         self.now_ns = self.services.clock.realtime_ns();
         self.by_name.set(false);
+        self.syncs.set(false);
         failpoints::reach("call-inside");
     }
 
@@ -204,6 +208,18 @@ impl<'s> CallFrame<'s> {
     #[inline]
     pub fn follows_names(&self) {
         self.by_name.set(true);
+    }
+
+    /// The run changes an inode of which each change is followed by what fsync(2) does (`chattr +S`, `+D`); `false`: it does not after all.
+    #[inline]
+    pub fn changes_synced(&self, does: bool) {
+        self.syncs.set(does);
+    }
+
+    /// Whether the run has changed such an inode.
+    #[inline(always)]
+    pub fn has_changed_synced(&self) -> bool {
+        self.syncs.get()
     }
 
     /// Why a run stops that finds its inode removed. A name that it has followed leads elsewhere by

@@ -86,13 +86,18 @@ impl Services {
         }
     }
 
-    /// A call has done what it had to, and has appended records up to `appended`: returns when that counts. Outside of the read section.
+    /// A call has done what it had to, and has appended records up to `appended`: returns when that counts. `synced`: it has changed an inode of
+    /// which each change is to be durable at return. Outside of the read section.
     #[inline(always)]
-    pub fn end_call(&self, need: Need, appended: LogPos) -> Result<()> {
+    pub fn end_call(&self, need: Need, appended: LogPos, synced: bool) -> Result<()> {
         match need.log {
             0 => self.connection.still_served().map_err(final_errno),
             _ if self.log.hardens_at_return() => self.log.harden(appended, &self.space),
             _ if need.sync => self.log.harden_sync(appended, &self.space),
+            _ if synced => {
+                self.log.owe(appended);
+                self.log.harden_sync(appended, &self.space)
+            }
             _ => Ok(()),
         }
     }

@@ -100,6 +100,7 @@ fn compare(a: &Superblock, b: &Superblock, findings: &mut Findings) {
             version::ZONES_START,
             version::INODE_FLAGS,
             version::POSIX_ACLS,
+            version::SYNC_FLAGS,
         ];
         let (severity, what) = match begun.into_iter().any(begins) {
             true => (Severity::Info, "a feature was about to come into use"),

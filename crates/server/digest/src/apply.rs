@@ -37,14 +37,9 @@ pub(crate) fn commit(
         early.set_log_slot(log.slot, &slot)?;
         early.commit()?;
     }
-    let flagged = |i: &Inode| i.flags & flag::CHANGEABLE != 0;
-    if plan
-        .inodes
-        .iter()
-        .any(|p| p.inode.as_ref().is_some_and(flagged))
-    {
-        volume.let_inodes_have_flags()?;
-    }
+    let inodes = plan.inodes.iter().filter_map(|p| p.inode.as_ref());
+    let flags = inodes.fold(0, |flags, inode: &Inode| flags | inode.flags);
+    volume.let_inodes_have_flags(flags & flag::CHANGEABLE)?;
     let has_acl = |x: &Xattrs| AclKind::BOTH.iter().any(|k| x.contains_key(k.name()));
     if plan
         .inodes

@@ -16,11 +16,13 @@ use crate::trees::cow_trees::CowTrees;
 use parking_lot::Mutex;
 use shale_allocation::{Allocator, InodeNumbers, Run, Space};
 use shale_format::extent::root_kind;
+use shale_format::inode::flag;
 use shale_format::limits::{BLOCK_BYTES, LOG_SLOTS};
 use shale_format::log::LogSlot;
 use shale_format::superblock::{RootBlock, Superblock};
 use shale_format::version::{
-    Access, DIRECTORIES_BELOW, EXTENTS_BELOW, INODE_FLAGS, INODES_BELOW, POSIX_ACLS, ZONES_START,
+    Access, DIRECTORIES_BELOW, EXTENTS_BELOW, INODE_FLAGS, INODES_BELOW, POSIX_ACLS, SYNC_FLAGS,
+    ZONES_START,
 };
 use shale_format::{BlockAddr, FileBlock, Ino, TierId, TxId};
 use shale_nvm::Map;
@@ -283,12 +285,18 @@ impl Volume {
         }
     }
 
-    /// Says likewise that inodes may have flags that users change. Has to be durable before the first one has.
+    /// Says likewise that inodes may have these flags that users change. Has to be durable before the first one has.
     ///
     /// # Errors
     /// As there.
-    pub fn let_inodes_have_flags(&self) -> Result<()> {
-        self.use_feature(INODE_FLAGS)
+    pub fn let_inodes_have_flags(&self, flags: u32) -> Result<()> {
+        if flags & !flag::SYNCS != 0 {
+            self.use_feature(INODE_FLAGS)?;
+        }
+        match flags & flag::SYNCS {
+            0 => Ok(()),
+            _ => self.use_feature(SYNC_FLAGS),
+        }
     }
 
     /// Says likewise that inodes may have access control lists.

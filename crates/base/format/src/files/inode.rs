@@ -34,12 +34,27 @@ pub mod flag {
     pub const NO_DUMP: u32 = 1 << 5;
     /// Reading notes no access time.
     pub const NO_ATIME: u32 = 1 << 6;
-    /// Those that users change, with chattr(1). A volume with one of them has the feature `INODE_FLAGS`.
-    pub const CHANGEABLE: u32 = IMMUTABLE | APPEND_ONLY | NO_DUMP | NO_ATIME;
-    /// Those that what gets its first name in a directory has from it.
-    pub const INHERITED: u32 = PIN | NO_DUMP | NO_ATIME;
+    /// Calls that change it are followed by what fsync(2) does, as if it were open with `O_SYNC`; of a directory: those that change names in it.
+    pub const SYNC: u32 = 1 << 7;
+    /// Of a directory: calls that change names in it are. What is made in it, but for directories, does not inherit that.
+    pub const DIR_SYNC: u32 = 1 << 8;
+    /// Both. A volume with one of them has the feature `SYNC_FLAGS`.
+    pub const SYNCS: u32 = SYNC | DIR_SYNC;
+    /// Those that users change, with chattr(1). A volume with one of them that is not of [`SYNCS`] has the feature `INODE_FLAGS`.
+    pub const CHANGEABLE: u32 = IMMUTABLE | APPEND_ONLY | NO_DUMP | NO_ATIME | SYNCS;
+    /// Those that a directory which gets its first name in a directory has from that.
+    pub const INHERITED: u32 = PIN | NO_DUMP | NO_ATIME | SYNCS;
     /// Everything known.
     pub const ALL: u32 = ORPHAN | PIN | CHANGEABLE;
+}
+
+/// The flags that what is made in a directory with flags `dir` has from it, by the type in its `mode`: as on ext4.
+pub fn inherited(dir: u32, mode: u32) -> u32 {
+    dir & match mode & 0o170_000 {
+        0o040_000 => flag::INHERITED,
+        0o100_000 => flag::INHERITED & !flag::DIR_SYNC,
+        _ => flag::INHERITED & !flag::SYNCS,
+    }
 }
 
 /// Bit of [`Inode::xattr_bytes`]: the extended attributes lie in single blocks which a
@@ -77,7 +92,7 @@ layout! {
         pub xattr_bytes: u32,
         /// differs between uses of the same number
         pub generation: u32,
-        /// bit 0: orphan; bits 1 and 2: pinned to 1 nvm, 2 ssd, 3 hdd; bit 3: immutable; 4: append-only; 5: no dump; 6: no access time
+        /// bit 0: orphan; bits 1 and 2: pinned to 1 nvm, 2 ssd, 3 hdd; bit 3: immutable; 4: append-only; 5: no dump; 6: no access time; 7: changes are followed by fsync; 8: of a directory, likewise those of names
         pub flags: u32,
         /// measure of use, fed by digest
         pub heat: u32,
@@ -247,6 +262,18 @@ mod tests {
             Inode::decode(&b, Ino(77)),
             Err(FormatError::Checksum { .. })
         ));
+    }
+
+    #[test]
+    fn what_is_inherited_goes_by_the_type() {
+        let all = flag::ALL;
+        assert_eq!(inherited(all, 0o040_755), flag::INHERITED);
+        let file = flag::PIN | flag::NO_DUMP | flag::NO_ATIME | flag::SYNC;
+        assert_eq!(inherited(all, 0o100_644), file);
+        for other in [0o120_777, 0o010_644, 0o020_600, 0o060_600, 0o140_755] {
+            assert_eq!(inherited(all, other), file & !flag::SYNC);
+        }
+        assert_eq!(inherited(flag::IMMUTABLE | flag::ORPHAN, 0o040_755), 0);
     }
 
     #[test]

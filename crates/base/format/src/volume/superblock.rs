@@ -6,7 +6,7 @@
 //! every batch, through the journal (Strata §3.1, DESIGN §7).
 
 use crate::checksummed::{self, seal, sealed};
-use crate::files::inode::Inode;
+use crate::files::inode::{Inode, flag};
 use crate::layout::layout;
 use crate::limits::*;
 use crate::log::LogSlot;
@@ -269,9 +269,14 @@ impl Superblock {
         self.incompatible & version::ZONES_START != 0
     }
 
-    /// Whether inodes may have flags that users change.
-    pub fn has_inode_flags(&self) -> bool {
-        self.incompatible & version::INODE_FLAGS != 0
+    /// The flags that users change which inodes may have.
+    pub fn inode_flags(&self) -> u32 {
+        let of = |feature, flags| match self.incompatible & feature {
+            0 => 0,
+            _ => flags,
+        };
+        of(version::INODE_FLAGS, flag::CHANGEABLE & !flag::SYNCS)
+            | of(version::SYNC_FLAGS, flag::SYNCS)
     }
 
     /// Whether inodes may have access control lists.

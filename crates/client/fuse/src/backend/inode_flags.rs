@@ -4,7 +4,7 @@
 //! and append-only `CAP_LINUX_IMMUTABLE`. It does so for these command numbers alone, not for their 32-bit forms, which it
 //! turns into these itself.
 
-use shale_libfs::inode_flag::{APPEND_ONLY, IMMUTABLE, NO_ATIME, NO_DUMP};
+use shale_libfs::inode_flag::{APPEND_ONLY, DIR_SYNC, IMMUTABLE, NO_ATIME, NO_DUMP, SYNC};
 use shale_libfs::{Caller, Session};
 
 use crate::backend::convert::errno;
@@ -23,8 +23,10 @@ const GET_VERSION: u32 = 0x8008_7601;
 /// Minor version of the protocol from which on the kernel checks who changes flags.
 pub const MINOR_CHECKED: u32 = 34;
 
-/// Our flag, that of `FS_IOC_GETFLAGS`, that of `FS_IOC_FSGETXATTR`.
-const FLAGS: [(u32, u32, u32); 4] = [
+/// Our flag, that of `FS_IOC_GETFLAGS`, that of `FS_IOC_FSGETXATTR` (0: there it is not, and stays as it is).
+const FLAGS: [(u32, u32, u32); 6] = [
+    (SYNC, 0x08, 0x20),
+    (DIR_SYNC, 0x1_0000, 0),
     (IMMUTABLE, 0x10, 0x08),
     (APPEND_ONLY, 0x20, 0x10),
     (NO_DUMP, 0x40, 0x80),
@@ -38,8 +40,8 @@ const FSXATTR_BYTES: usize = 28;
 pub enum Wish {
     /// The flags; `true`: in a `struct fsxattr`.
     Get(bool),
-    /// These flags, ours.
-    Set(u32),
+    /// These flags, ours, and beside them those of the others that are set.
+    Set(u32, u32),
     /// The generation.
     Version,
 }
@@ -63,7 +65,7 @@ impl Wish {
             GET_FLAGS => Ok(Self::Get(false)),
             GET_XATTR => Ok(Self::Get(true)),
             GET_VERSION => Ok(Self::Version),
-            SET_FLAGS => Ok(Self::Set(ours(word(0)?, |f| f.1)?)),
+            SET_FLAGS => Ok(Self::Set(ours(word(0)?, |f| f.1)?, 0)),
             SET_XATTR => {
                 // Extent sizes and projects are none of ours.
                 for n in [1, 3, 4] {
@@ -71,7 +73,7 @@ impl Wish {
                         return Err(Errno(libc::EOPNOTSUPP));
                     }
                 }
-                Ok(Self::Set(ours(word(0)?, |f| f.2)?))
+                Ok(Self::Set(ours(word(0)?, |f| f.2)?, DIR_SYNC))
             }
             _ => Err(Errno(libc::ENOTTY)),
         }
@@ -92,7 +94,10 @@ impl Wish {
                 let flags = session.inode_flags(caller, ino).map_err(errno)?;
                 put(flags, whole, output)
             }
-            Self::Set(flags) => {
+            Self::Set(mut flags, kept) => {
+                if kept != 0 {
+                    flags |= session.inode_flags(caller, ino).map_err(errno)? & kept;
+                }
                 let set = session.set_inode_flags(caller, ino, flags);
                 set.map(|()| 0).map_err(errno)
             }
@@ -135,13 +140,13 @@ mod tests {
 
     #[test]
     fn flags_round_trip_in_both_forms() {
-        for ours in [0, IMMUTABLE, APPEND_ONLY | NO_DUMP, NO_ATIME] {
-            for (whole, cmd) in [(false, SET_FLAGS), (true, SET_XATTR)] {
+        for ours in [0, IMMUTABLE, APPEND_ONLY | NO_DUMP, NO_ATIME | SYNC] {
+            for (whole, cmd, kept) in [(false, SET_FLAGS, 0), (true, SET_XATTR, DIR_SYNC)] {
                 let mut buffer = [0; FSXATTR_BYTES];
                 let bytes = put(ours, whole, &mut buffer).unwrap();
                 let input = &buffer[..bytes];
                 let ioctl = Ioctl { cmd, arg: 0, input };
-                assert_eq!(Wish::of(&ioctl), Ok(Wish::Set(ours)));
+                assert_eq!(Wish::of(&ioctl), Ok(Wish::Set(ours, kept)));
             }
         }
         assert!(put(0, false, &mut [0; 3]).is_err());

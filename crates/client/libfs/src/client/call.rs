@@ -2,6 +2,7 @@
 
 use crate::inodes::node::{Node, NodeState, Nodes};
 use shale_format::LogPos;
+use shale_format::inode::flag::SYNCS;
 use shale_proto::LeaseMode;
 use shale_session::call_frame::CallFrame;
 use shale_session::errno::{Errno, Stop};
@@ -167,6 +168,9 @@ impl<'s> CallContext<'s> {
         loop {
             let state = node.state.write();
             if state.epoch >= self.epoch {
+                if state.inode.flags & SYNCS != 0 {
+                    self.changes_synced(true);
+                }
                 return self.usable(node, &state).map(|()| state);
             }
             drop(state);

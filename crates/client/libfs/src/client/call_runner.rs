@@ -80,7 +80,7 @@ impl CallRunner {
             };
             match result {
                 Ok(value) => {
-                    services.end_call(need, op.appended)?;
+                    services.end_call(need, op.appended, op.has_changed_synced())?;
                     return Ok(value);
                 }
                 Err(Stop::Rights(ino, bits)) => {

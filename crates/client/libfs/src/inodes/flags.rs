@@ -4,7 +4,7 @@
 use crate::client::call_runner::CallRunner;
 use crate::inodes::attr::{SetAttr, SetTime};
 use shale_format::Ino;
-use shale_format::inode::flag::{APPEND_ONLY, CHANGEABLE, IMMUTABLE};
+use shale_format::inode::flag::{APPEND_ONLY, CHANGEABLE, DIR_SYNC, IMMUTABLE, SYNCS};
 use shale_format::inode::{Inode, time};
 use shale_format::record::{SetAttrBody, attr, record_bytes};
 use shale_oplog::encode;
@@ -41,6 +41,14 @@ pub(crate) fn set_inode_flags(
         let mut state = op.write(&node)?;
         has_flags(&state.inode)?;
         let old = state.inode.flags & CHANGEABLE;
+        // Means nothing of a file, as on ext4.
+        let flags = match state.inode.is_dir() {
+            true => flags,
+            false => flags & !DIR_SYNC,
+        };
+        if flags & SYNCS != 0 {
+            op.changes_synced(true);
+        }
         // What stays immutable keeps its other flags, as on ext4.
         if old & flags & IMMUTABLE != 0 && old != flags {
             return Err(Errno::PERM.into());

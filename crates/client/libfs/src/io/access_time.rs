@@ -51,6 +51,8 @@ pub(crate) fn note_access(calls: &CallRunner, caller: &Caller, ino: u64) -> Resu
             node => node?,
         };
         let mut state = op.write(&node)?;
+        // No reader waits for that.
+        op.changes_synced(false);
         let old = state.inode;
         state.inode.set_time_ns(time::ACCESS, op.now_ns);
         let body = SetAttrBody {

@@ -17,7 +17,7 @@ use crate::namespace::acl::{Inherited, acl};
 use crate::namespace::attributes::getattr;
 use shale_format::acl::{Acl, AclKind};
 use shale_format::dirent::kind_of_mode;
-use shale_format::inode::{Inode, flag, target_checksum, time};
+use shale_format::inode::{self, Inode, flag, target_checksum, time};
 use shale_format::limits::{LINKS_MAX, SYMLINK_BYTES_MAX};
 use shale_format::record::{CreateBody, XattrBody, record_bytes};
 use shale_format::xattr::{Xattrs, encoded_bytes};
@@ -464,7 +464,7 @@ fn new_inode(op: &CallContext<'_>, dir: &Inode, ino: u64, fresh: &Fresh<'_>) -> 
         inode.target_checksum = target_checksum(Ino(ino), fresh.target);
     }
     inode.rdev = fresh.rdev;
-    inode.flags = dir.flags & flag::INHERITED;
+    inode.flags = inode::inherited(dir.flags, fresh.mode);
     inode.generation = (op.now_ns as u32 ^ (ino as u32).wrapping_mul(0x9e37_79b9)).max(1);
     for which in [time::ACCESS, time::MODIFY, time::CHANGE, time::BIRTH] {
         inode.set_time_ns(which, op.now_ns);

@@ -88,6 +88,8 @@ pub struct ClientLog {
     /// at once: one after the other would take as long as a commit.
     hardening: (Mutex<bool>, Condvar),
     fsync_pace: FsyncPace,
+    /// Records before this are owed to calls that changed an inode with `S`: of a session that hardens later, whose requests tell nothing of that.
+    owed: AtomicU64,
     /// Calls do not wait: see [`SessionOptions::hardens_later`](crate::options::SessionOptions::hardens_later).
     hardens_later: bool,
 }
@@ -170,6 +172,7 @@ impl ClientLog {
             nvm_copy,
             fsync_waits: policy.fsync_waits(),
             hardens_later,
+            owed: AtomicU64::new(0),
             hardening: (Mutex::new(false), Condvar::new()),
             fsync_pace: FsyncPace::default(),
             writer,
@@ -392,7 +395,8 @@ impl ClientLog {
     /// can be hardened any more.
     pub fn to_harden(&self, promise: Promise) -> Result<Option<LogPos>> {
         let waits = match promise {
-            Promise::Change => self.hardens_at_return,
+            // Another call's may be among them: it waits for no longer than that one.
+            Promise::Change => self.hardens_at_return || !self.daemon.is_hardened(self.owed()),
             Promise::SyncWrite | Promise::Fsync => self.fsync_waits,
         };
         if !self.staged || !self.hardens_later {
@@ -422,7 +426,18 @@ impl ClientLog {
         }
     }
 
-    /// What a call with `O_SYNC` does at its end, which has appended up to `upto`.
+    /// A call that has appended up to `upto`, and whose request promises nothing by itself, is not to be answered before that is hardened.
+    pub(crate) fn owe(&self, upto: LogPos) {
+        if self.staged && self.hardens_later && self.fsync_waits {
+            self.owed.fetch_max(upto.0, Ordering::AcqRel);
+        }
+    }
+
+    fn owed(&self) -> LogPos {
+        LogPos(self.owed.load(Ordering::Acquire))
+    }
+
+    /// What a call with `O_SYNC`, or on an inode with `S`, does at its end, which has appended up to `upto`.
     pub(crate) fn harden_sync(&self, upto: LogPos, space: &GrantedSpace) -> Result<()> {
         match self.fsync_waits {
             true => self.harden(upto, space),

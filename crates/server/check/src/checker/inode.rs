@@ -114,12 +114,13 @@ impl Checker<'_> {
                 object,
                 None,
                 "unknown flags of an inode",
-                ("0 to 127", inode.flags),
+                ("0 to 511", inode.flags),
             );
         }
-        if inode.flags & flag::CHANGEABLE != 0 && !self.sb.has_inode_flags() {
+        let strange = inode.flags & flag::CHANGEABLE & !self.sb.inode_flags();
+        if strange != 0 {
             let what = "inode with flags in a volume that has none";
-            f.error(object, None, what, (0, inode.flags & flag::CHANGEABLE));
+            f.error(object, None, what, (0, strange));
         }
         let sizes = match kind_of_mode(inode.mode) {
             kind::FILE => 0..=FILE_BYTES_MAX,

@@ -91,10 +91,7 @@ impl Repair {
                 i.time_ns = i.time_ns.map(|ns| ns.min(NS_MAX));
             });
         }
-        let known = match self.sb.has_inode_flags() {
-            true => flag::ALL,
-            false => flag::ALL & !flag::CHANGEABLE,
-        };
+        let known = flag::ALL & !flag::CHANGEABLE | self.sb.inode_flags();
         if inode.flags & !known != 0 {
             self.mend(ino, "unknown flags taken away", false, |i| i.flags &= known);
         }

@@ -4,6 +4,7 @@ use super::sample::*;
 use super::{Damage, damage, each_is_found};
 use shale_format::acl::{Acl, AclKind, Who};
 use shale_format::extent::Extent;
+use shale_format::inode::flag;
 use shale_format::tree::ChildEntry;
 use shale_format::version;
 use shale_format::{BlockAddr, TierId};
@@ -51,8 +52,13 @@ const FIELDS: &[Damage] = &[
         "99",
     ),
     damage(
-        |s| s.edit(DIRECT, |i| i.flags = 128),
+        |s| s.edit(DIRECT, |i| i.flags = flag::ALL + 1),
         "unknown flags of an inode",
+        "direct",
+    ),
+    damage(
+        |s| s.edit(DIRECT, |i| i.flags = flag::SYNC),
+        "inode with flags in a volume that has none",
         "direct",
     ),
     damage(

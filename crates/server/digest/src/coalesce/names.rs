@@ -27,7 +27,7 @@ fn legal(name: &[u8]) -> Step<()> {
 }
 
 /// An inode as a `Create` record describes it.
-fn made(ino: Ino, body: &CreateBody, parent: Ino, at: &At, inherited: u32) -> Inode {
+fn made(ino: Ino, body: &CreateBody, parent: Ino, at: &At, above: u32) -> Inode {
     let mut i = Inode::free();
     let dir = body.mode & S_IFMT == S_IFDIR;
     i.ino = ino.0;
@@ -44,7 +44,7 @@ fn made(ino: Ino, body: &CreateBody, parent: Ino, at: &At, inherited: u32) -> In
     if parent == Ino::NONE {
         i.flags = inode::flag::ORPHAN;
     }
-    i.flags |= inherited;
+    i.flags |= inode::inherited(above, body.mode);
     if dir {
         i.parent = parent.0;
     }
@@ -100,7 +100,7 @@ impl Coalesced<'_> {
             link != target.is_empty() && target.len() <= SYMLINK_BYTES_MAX,
             "a link target of this length does not go with the type",
         )?;
-        let mut inode = made(ino, body, dir, at, self.inherited_in(dir)?);
+        let mut inode = made(ino, body, dir, at, self.flags_of(dir)?);
         leads_to(&mut inode, target);
         if dir == Ino::NONE {
             need(
@@ -144,11 +144,11 @@ impl Coalesced<'_> {
         Ok(())
     }
 
-    /// The flags of what is made in a directory.
-    fn inherited_in(&mut self, dir: Ino) -> Step<u32> {
+    /// The flags of a directory; what has no name is in none.
+    fn flags_of(&mut self, dir: Ino) -> Step<u32> {
         match dir {
             Ino::NONE => Ok(0),
-            dir => Ok(self.inode(dir)?.flags & inode::flag::INHERITED),
+            dir => Ok(self.inode(dir)?.flags),
         }
     }
 

@@ -85,8 +85,8 @@ pub struct Args {
     #[arg(long, value_name = "TIER=MODEL", value_parser = parse_model)]
     model: Vec<(TierId, String)>,
     /// When a write is durable: strict (when the call returns), buffered (when fsync returns, or by itself within seconds, with NVM
-    /// within a minute), ordered (by itself, within a second, in the order of the calls; fsync and O_SYNC do not wait) [default: strict
-    /// with NVM, buffered without]
+    /// within a minute), ordered (by itself, within a second, in the order of the calls; fsync and O_SYNC do not wait). With buffered,
+    /// chattr +S makes a file or a tree strict [default: strict with NVM, buffered without]
     #[arg(long, value_name = "POLICY")]
     durability: Option<String>,
     /// Size of each client's update log [default: 256M for the mount, 64M for each process under

@@ -146,6 +146,22 @@ pub fn detach(place: &Path) {
     let _ = rustix::mount::unmount(place, flags);
 }
 
+/// Whether chattr(1) takes these flags.
+pub fn chattr(flags: &str, path: &Path) -> bool {
+    let status = Command::new("chattr").arg(flags).arg(path).status();
+    status.unwrap().success()
+}
+
+/// The flags that lsattr(1) shows.
+#[track_caller]
+pub fn lsattr(path: &Path) -> String {
+    let said = Command::new("lsattr").arg("-d").arg(path).output().unwrap();
+    assert!(said.status.success(), "{said:?}");
+    let said = String::from_utf8(said.stdout).unwrap();
+    let flags = said.split_whitespace().next().unwrap();
+    flags.chars().filter(|&c| c != '-').collect()
+}
+
 /// Lets the other threads of a test end when it fails.
 pub struct StopOnDrop<'a>(pub &'a AtomicBool);
 

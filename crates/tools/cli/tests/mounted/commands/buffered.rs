@@ -1,7 +1,7 @@
 //! Buffered clients on a volume with NVM: what stays in memory, what fsync makes durable, what kills and power cuts leave.
 
 use crate::commands::watch::{get, value, well_formed};
-use crate::volume::{Volume, can_mount, library, pattern, shale};
+use crate::volume::{Volume, can_mount, chattr, library, lsattr, pattern, shale};
 use serde_json::Value;
 use std::fs;
 use std::io::Write;
@@ -252,4 +252,78 @@ fn a_volume_that_is_destroyed_leaves_nothing_in_memory() {
     let nvm = format!("{}:96M", v.dir().join("nvm").display());
     shale(&["mkfs", v.file(), "--nvm", &nvm, "--force"]).ok();
     assert!(!dir.exists());
+}
+
+/// `chattr +S` of a directory: what is in it, made later, is written as with `O_SYNC`, and names too.
+#[test]
+fn a_tree_can_be_synced() {
+    if !can_mount() {
+        return;
+    }
+    let v = Volume::buffered("tree");
+    v.mount();
+    fs::create_dir(path(&v, "d")).unwrap();
+    fs::create_dir(path(&v, "names")).unwrap();
+    assert!(chattr("+S", &path(&v, "d")) && chattr("+D", &path(&v, "names")));
+    let lost = || v.status()["buffer"]["unhardened_bytes"].as_u64().unwrap();
+    fs::create_dir(path(&v, "d/below")).unwrap();
+    for n in 0..20 {
+        let name = path(&v, &format!("d/below/{n}"));
+        fs::write(&name, pattern(n, 5_000)).unwrap();
+        assert_eq!(lost(), 0, "file {n}");
+    }
+    assert_eq!(lsattr(&path(&v, "d/below")), "S");
+    assert_eq!(lsattr(&path(&v, "d/below/3")), "S");
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .open(path(&v, "d/below/1"));
+    let file = file.unwrap();
+    file.set_len(800).unwrap();
+    assert_eq!(lost(), 0, "a truncate");
+    fs::rename(path(&v, "d/below/2"), path(&v, "d/two")).unwrap();
+    assert_eq!(lost(), 0, "a rename");
+    // Programs that copy flags, or look at them, do so.
+    for command in [
+        "cp -a d e",
+        "tar -cf /dev/null d",
+        "cp -r d/below names/copy",
+    ] {
+        let mut sh = Command::new("sh");
+        sh.args(["-c", command]).current_dir(v.mountpoint());
+        assert!(sh.status().unwrap().success(), "{command}");
+    }
+    assert_eq!(lsattr(&path(&v, "names/copy")), "D");
+    assert_eq!(lsattr(&path(&v, "names/copy/3")), "");
+    fs::write(path(&v, "names/f"), pattern(7, 5_000)).unwrap();
+    assert!(
+        lost() >= 5_000,
+        "the name is durable, and not what is in it"
+    );
+    fs::remove_file(path(&v, "names/f")).unwrap();
+    // That the kernel has forgotten the inode, which frees it, nobody waits for.
+    assert!(lost() <= 64, "a removal");
+    for n in 0..20 {
+        fs::write(path(&v, &format!("plain-{n}")), pattern(n, 5_000)).unwrap();
+    }
+    assert!(lost() > 20 * 5_000);
+    v.cut_power();
+    v.mount();
+    assert_eq!(v.status()["recovery"]["problems"], serde_json::json!([]));
+    for n in 0..20 {
+        let name = match n {
+            2 => "d/two".to_owned(),
+            n => format!("d/below/{n}"),
+        };
+        let mut expected = pattern(n, 5_000);
+        expected.truncate(if n == 1 { 800 } else { 5_000 });
+        assert!(fs::read(path(&v, &name)).unwrap() == expected, "{name}");
+        assert_eq!(lsattr(&path(&v, &name)), "S");
+    }
+    assert!(!path(&v, "d/below/2").exists() && !path(&v, "names/f").exists());
+    assert!(!path(&v, "plain-19").exists(), "nobody synced it");
+    assert!(chattr("-S", &path(&v, "d/two")));
+    fs::write(path(&v, "d/two"), pattern(2, 5_000)).unwrap();
+    assert!(lost() > 0, "as any other file");
+    v.umount();
+    v.fsck();
 }

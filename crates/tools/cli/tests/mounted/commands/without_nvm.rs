@@ -3,7 +3,7 @@
 mod sync;
 
 use crate::commands::watch::{get, value, well_formed};
-use crate::volume::{can_mount, detach, kill, lives, pattern, shale, wait_until};
+use crate::volume::{can_mount, chattr, detach, kill, lives, pattern, shale, wait_until};
 use serde_json::Value;
 use std::fs;
 use std::io::Write;
@@ -422,4 +422,36 @@ fn an_ordered_volume_is_hardened_within_seconds() {
     volume.mount();
     assert!(fs::read(volume.path("f")).unwrap() == pattern(1, 50_000));
     shale(&["umount", &volume.place]).ok();
+}
+
+/// `chattr +S`: what is answered by the mount later than it was done, too.
+#[test]
+fn a_tree_that_is_synced_is_hardened_at_return() {
+    if !can_mount() {
+        return;
+    }
+    let volume = Ssd::new("buffered");
+    volume.mount();
+    fs::create_dir(volume.path("d")).unwrap();
+    assert!(chattr("+S", &volume.path("d")));
+    for n in 0..10 {
+        fs::write(volume.path(&format!("d/{n}")), pattern(n, 20_000)).unwrap();
+        let lost = &volume.status()["staged"]["unhardened_bytes"];
+        assert_eq!(*lost, 0, "file {n}");
+    }
+    fs::rename(volume.path("d/0"), volume.path("d/zero")).unwrap();
+    volume.cut_power();
+    volume.mount();
+    for n in 0..10 {
+        let name = if n == 0 {
+            "zero".to_owned()
+        } else {
+            n.to_string()
+        };
+        let found = fs::read(volume.path(&format!("d/{name}"))).unwrap();
+        assert!(found == pattern(n, 20_000), "file {name}");
+    }
+    shale(&["umount", &volume.place]).ok();
+    let said = shale(&["fsck", &volume.file]).ok();
+    assert!(said.contains("volume is clean"), "{said}");
 }

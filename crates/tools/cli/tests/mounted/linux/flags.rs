@@ -2,10 +2,9 @@
 //! (Linux 6.18) returned to the same program; and that flags outlive daemon and mount.
 
 use super::beside_ext4::compare;
-use crate::volume::{Volume, with_library};
+use crate::volume::{self, Volume, with_library};
 use std::fs;
 use std::io::ErrorKind;
-use std::process::Command;
 
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mounted/linux/flags.py");
 /// The kernel does not ask a FUSE server about opening, so what ext4 refuses at that is refused at the first write: also
@@ -29,18 +28,7 @@ const OTHERS: [(&str, &str); 5] = [
 ];
 
 fn chattr(v: &Volume, flags: &str, name: &str) -> bool {
-    let path = v.mountpoint().join(name);
-    let status = Command::new("chattr").arg(flags).arg(path).status();
-    status.unwrap().success()
-}
-
-fn lsattr(v: &Volume, name: &str) -> String {
-    let path = v.mountpoint().join(name);
-    let said = Command::new("lsattr").arg("-d").arg(path).output().unwrap();
-    assert!(said.status.success(), "{said:?}");
-    let said = String::from_utf8(said.stdout).unwrap();
-    let flags = said.split_whitespace().next().unwrap();
-    flags.chars().filter(|&c| c != '-').collect()
+    volume::chattr(flags, &v.mountpoint().join(name))
 }
 
 #[test]
@@ -64,10 +52,13 @@ fn flags_outlive_the_daemon_and_the_mount() {
         fs::write(at(name), name).unwrap();
     }
     assert!(chattr(&v, "+i", "fixed") && chattr(&v, "+ad", "log") && chattr(&v, "+a", "log/lines"));
+    fs::create_dir(at("tree")).unwrap();
+    assert!(chattr(&v, "+SD", "tree"));
     assert!(chattr(&v, "+iA", "both") && chattr(&v, "-i", "both"));
     let check = |when: &str| {
-        let said = ["fixed", "log", "log/lines", "both"].map(|name| lsattr(&v, name));
-        assert_eq!(said, ["i", "ad", "a", "A"], "{when}");
+        let said =
+            ["fixed", "log", "log/lines", "both", "tree"].map(|name| volume::lsattr(&at(name)));
+        assert_eq!(said, ["i", "ad", "a", "A", "SD"], "{when}");
         let refused = |e: std::io::Error| assert_eq!(e.raw_os_error(), Some(libc::EPERM), "{when}");
         refused(fs::remove_file(at("fixed")).unwrap_err());
         refused(fs::write(at("fixed"), "x").unwrap_err());
