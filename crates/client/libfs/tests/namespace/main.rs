@@ -6,6 +6,7 @@
 mod acls;
 mod leases;
 mod left;
+mod mounted;
 mod place;
 mod races;
 mod reference;

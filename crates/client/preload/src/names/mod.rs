@@ -84,7 +84,7 @@ pub fn call(thread: &Thread, number: u32, args: &Args) -> Option<i64> {
     }
     let mut served = None;
     let done = with_signals_blocked(thread, || {
-        served = serve(number, args).or_else(|| descriptor::serve(number, args));
+        served = serve(thread, number, args).or_else(|| descriptor::serve(number, args));
         if served.is_none() {
             kernel::prepare(number, args);
         }
@@ -121,14 +121,14 @@ fn concerns(number: u32, args: &Args) -> bool {
 }
 
 /// Serves a call about a path, if it can be. The thread is inside and busy.
-fn serve(number: u32, args: &Args) -> Option<i64> {
+fn serve(thread: &Thread, number: u32, args: &Args) -> Option<i64> {
     let [path, other] = paths::given_to(number, args)?;
     let named = state::named(path.or(other)?)?;
-    let begun = state::begin_call();
+    let begun = state::begin_call(thread);
     let result = match open::Asked::of(number, args) {
         Some(asked) => open::open(named, &asked),
         None => paths::serve(named, number, args),
     };
-    state::end_call(begun);
+    state::end_call(thread, begun);
     result
 }

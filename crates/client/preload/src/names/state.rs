@@ -8,6 +8,7 @@ use crate::mounts::{self, MNT_ID, MNT_ID_UNIQUE};
 use crate::names::executable;
 use crate::names::setting::{after, are_wanted};
 use crate::report;
+use crate::thread::Thread;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use parking_lot::Mutex;
@@ -161,14 +162,19 @@ fn begin(path: &[u8]) -> Option<&'static Named> {
 }
 
 /// Begins to measure a call that is served here.
-pub fn begin_call() -> u64 {
+pub fn begin_call(thread: &Thread) -> u64 {
+    thread.asked.store(0, Ordering::Relaxed);
     clock::exact_ns()
 }
 
-/// Ends it. Calls that take as long as on the mount do not pay: names are the mount's for a while.
-pub fn end_call(begun: u64) {
-    let took = (clock::exact_ns() - begun).min(CALL_NS_MAX);
-    let all = SERVED_NS.fetch_add(took, Ordering::Relaxed);
+/// Ends it. Calls that ask for leases and take as long as on the mount do not pay: names are the mount's for a while.
+pub fn end_call(thread: &Thread, begun: u64) {
+    // What a call waits for without a lease it would wait for on the mount, too: a processor, or space.
+    let took = match thread.asked.swap(0, Ordering::Relaxed) {
+        0 => 0,
+        _ => (clock::exact_ns() - begun).min(CALL_NS_MAX),
+    };
+    let all = SERVED_NS.fetch_add(took, Ordering::Relaxed) + took;
     if !(SERVED.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(CALLS_LOOKED_AT) {
         return;
     }

@@ -1,0 +1,60 @@
+//! Paths of programs that have the tree mounted somewhere: they begin in any directory, and end where the tree does.
+
+use crate::place::{Place, tree};
+use rustix::fs::OFlags;
+use shale_libfs::{BY_KERNEL, Errno};
+
+#[test]
+fn paths_begin_in_a_directory_and_stay_in_the_tree() {
+    let place = Place::new();
+    let session = place.attach(false);
+    let all = tree(&session);
+    all.mkdir(b"/a", 0o755).unwrap();
+    all.mkdir(b"/a/b", 0o755).unwrap();
+    let ino = |path: &[u8]| all.stat(path).unwrap().ino;
+    let (a, b) = (ino(b"/a"), ino(b"/a/b"));
+    let in_a = tree(&session).mounted_at(a);
+    let in_b = tree(&session).mounted_at(b);
+    let make = OFlags::CREATE | OFlags::RDWR;
+    drop(in_b.open(b"file", make, 0o644).unwrap());
+    let file = ino(b"/a/b/file");
+    let found = |tree: &shale_libfs::Tree, path: &[u8]| tree.stat(path).map(|attr| attr.ino);
+    assert_eq!(found(&in_a, b"b/file"), Ok(file));
+    assert_eq!(found(&in_b, b"file"), Ok(file));
+    assert_eq!(found(&in_b, b"../b/file"), Ok(file));
+    // The same words from elsewhere are another path, also where the first is known by heart.
+    assert_eq!(found(&in_b, b"b/file"), Err(Errno::NOENT));
+    assert_eq!(found(&in_a, b"/a/b/file"), Ok(file));
+    // Relative links stay inside, absolute ones and the directory above the root do not.
+    all.symlink(b"b", b"/a/near").unwrap();
+    all.symlink(b"/a/b", b"/a/far").unwrap();
+    assert_eq!(found(&in_a, b"near/file"), Ok(file));
+    assert_eq!(found(&in_a, b"far/file"), Err(BY_KERNEL));
+    assert_eq!(found(&in_a, b"far"), Err(BY_KERNEL));
+    assert_eq!(in_a.lstat(b"far").map(|attr| attr.size), Ok(4));
+    assert_eq!(found(&all, b"/a/far/file"), Ok(file), "as libshale has it");
+    assert_eq!(found(&in_a, b"../.."), Err(BY_KERNEL));
+    assert_eq!(found(&all, b"/.."), Ok(1));
+    // From one directory to another.
+    in_b.rename_into(b"file", &in_a, b"moved", 0).unwrap();
+    in_a.link_into(b"moved", &in_b, b"linked").unwrap();
+    assert_eq!(found(&in_b, b"linked"), Ok(file));
+    // What a sticky directory of others protects is the kernel's.
+    all.mkdir(b"/shared", 0o1777).unwrap();
+    all.chmod(b"/shared", 0o1777).unwrap();
+    let shared = tree(&session).mounted_at(ino(b"/shared"));
+    drop(shared.open(b"own", make, 0o666).unwrap());
+    let again = shared.open(b"own", make, 0o666).map(|_| ());
+    assert_eq!(again, Err(BY_KERNEL));
+    shared.symlink(b"own", b"link").unwrap();
+    assert_eq!(found(&shared, b"link"), Err(BY_KERNEL));
+    // A directory that was removed has no names; the kernel has it open still.
+    in_b.unlink(b"linked").unwrap();
+    let open = all.open(b"/a/b", OFlags::RDONLY | OFlags::DIRECTORY, 0);
+    let _open = open.unwrap();
+    all.rmdir(b"/a/b").unwrap();
+    let begun = std::time::Instant::now();
+    let gone = in_b.open(b"late", make, 0o644).map(|_| ());
+    assert_eq!(gone, Err(Errno::NOENT));
+    assert!(begun.elapsed().as_secs() < 2, "said at once");
+}
