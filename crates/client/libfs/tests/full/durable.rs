@@ -161,7 +161,8 @@ fn an_ordered_fsync_copies_and_fences_nothing() {
         session.sync_all().unwrap();
         session.detach().unwrap();
     }
-    place.kill();
+    place.stop();
+    place.check();
 }
 
 #[test]
