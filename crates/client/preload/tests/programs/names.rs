@@ -4,6 +4,7 @@ use crate::mount::Mounted;
 use crate::tools::{Run, compiled, has};
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 /// A program with names in the process, from its first call on.
 fn named(m: &Mounted, program: &Path) -> Run {
@@ -125,4 +126,41 @@ fn a_program_on_the_mount_sees_each_name_at_once() {
     let dir = m.dir("turns");
     let run = named(&m, &program).arg(&dir).args(["300"]);
     assert_eq!(run.output(), "");
+}
+
+/// What was done in the process is there when it is killed: each file with its name and what is in it, and none that was removed.
+#[test]
+fn no_name_is_lost_by_a_kill() {
+    let Some(m) = Mounted::new() else { return };
+    let program = compiled("kept");
+    for round in 0..6u64 {
+        let (dir, said) = (m.dir(&format!("kept{round}")), m.beside("said"));
+        let run = Run::bare(&m, &program).arg(&dir).env("SHALE_NAMES", "0");
+        let mut child = run.stdout(fs::File::create(&said).unwrap().into()).spawn();
+        while fs::metadata(&said).unwrap().len() == 0 {
+            assert_eq!(child.try_wait().unwrap(), None, "it ended by itself");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(17 * round));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let said = fs::read_to_string(&said).unwrap();
+        let last = said.lines().last().unwrap().parse::<i64>().unwrap();
+        let number = |entry: std::io::Result<fs::DirEntry>| {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            name.strip_prefix('f').map(|n| n.parse::<i64>().unwrap())
+        };
+        // The one that it was making may be there, with either name or not.
+        let mut there: Vec<_> = fs::read_dir(&dir).unwrap().filter_map(number).collect();
+        there.sort_unstable();
+        let first = *there.first().unwrap();
+        assert!(first == (last - 19).max(0) || first == last - 20 || first == last - 18);
+        let end = *there.last().unwrap();
+        assert!(end == last || end == last + 1, "{last} of {there:?}");
+        assert!(there.iter().copied().eq(first..=end), "{last} of {there:?}");
+        for n in there {
+            let text = fs::read_to_string(dir.join(format!("f{n}"))).unwrap();
+            assert_eq!(text, n.to_string());
+        }
+    }
 }
