@@ -50,7 +50,7 @@ pub struct Description {
     pub offset: AtomicU64,
     /// Inode number.
     pub ino: AtomicU64,
-    /// Access mode, `O_APPEND` and `O_DSYNC`, as for `open`; with [`PLACEHOLDER`].
+    /// Access mode, `O_APPEND` and `O_DSYNC`, as for `open`; with [`PLACEHOLDER`] and [`DIRECTORY`].
     pub flags: AtomicU32,
     /// Which mount ([`crate::mounts`]), numbered alike in the whole family, or [`NOT_PLACED`].
     pub mount: AtomicU32,
@@ -80,6 +80,8 @@ const YOUNG_NS: u32 = 16 * CALL_NS;
 const SERVED: u32 = 1 << 31;
 /// In [`Description::flags`]: its descriptors are placeholders.
 const PLACEHOLDER: u32 = 1 << 31;
+/// In [`Description::flags`]: it is a directory, which only a placeholder's can be.
+const DIRECTORY: u32 = 1 << 30;
 const DIRECT: i64 = libc::O_DIRECT as i64;
 const BYTES: usize = DESCRIPTIONS * size_of::<Description>();
 
@@ -377,10 +379,18 @@ impl Description {
     }
 
     /// Its descriptors are placeholders: what is served of it needs no call of the kernel's before. When it is taken.
-    pub fn mark_placeholder(&self) {
-        self.flags.fetch_or(PLACEHOLDER, Ordering::Relaxed);
+    pub fn mark_placeholder(&self, is_directory: bool) {
+        let directory = if is_directory { DIRECTORY } else { 0 };
+        self.flags
+            .fetch_or(PLACEHOLDER | directory, Ordering::Relaxed);
         self.begin_counting(true);
         self.mode.store(mode::FAST, Ordering::Release);
+    }
+
+    /// Whether it is a directory.
+    #[inline]
+    pub fn is_directory(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & DIRECTORY != 0
     }
 
     /// The kernel has opened the file.

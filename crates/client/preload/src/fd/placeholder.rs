@@ -5,6 +5,8 @@
 //! kernel is needed (a mapping, a child, a lock, a call that is not served), the file is opened through the mount, and
 //! that descriptor takes the place of every one of the description: it is *materialised*. From then on it is as any other.
 //!
+//! A directory is opened so, too, and listed here. Materialised, its descriptors are the kernel's for good.
+//!
 //! A placeholder never leaves its process: before a child is made all are materialised. Invariant: a description with
 //! [`is_placeholder`](crate::fd::description::Description::is_placeholder) has an entry in [`OPEN`], and all its users are descriptors of this process.
 
@@ -22,7 +24,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 /// Flags of `open` that a file has when the kernel opens it later.
-const LATER: i32 = libc::O_ACCMODE | libc::O_APPEND | libc::O_SYNC | libc::O_NONBLOCK;
+const LATER: i32 =
+    libc::O_ACCMODE | libc::O_APPEND | libc::O_SYNC | libc::O_NONBLOCK | libc::O_DIRECTORY;
 
 /// A file that this process has opened without the kernel.
 pub struct OpenFile {
@@ -32,8 +35,31 @@ pub struct OpenFile {
     pub flags: i32,
     /// Path by which it was opened.
     pub path: OpenedBy,
-    /// Absolute path by which the mount opens the inode, whatever names it has; it holds as long as the session.
-    pub by_number: CString,
+    /// How the inode is opened where that path leads elsewhere by now.
+    pub by_number: ByNumber,
+}
+
+/// How the kernel opens an inode whatever names it has.
+#[derive(Clone)]
+pub enum ByNumber {
+    /// A regular file, by this absolute path, as long as the session lasts.
+    File(CString),
+    /// A directory, which can have one name only in the kernel: by a handle.
+    Directory {
+        /// Absolute path of the mount's root.
+        root: CString,
+        /// Differs between two inodes that had the same number.
+        generation: u32,
+    },
+}
+
+impl ByNumber {
+    fn open(&self, flags: i32, ino: u64) -> Option<i32> {
+        match self {
+            Self::File(path) => opened_as(path, flags, ino),
+            Self::Directory { root, generation } => by_handle(root, flags, ino, *generation),
+        }
+    }
 }
 
 /// Path by which a file was opened.
@@ -155,19 +181,32 @@ pub fn materialise(index: u32, why: &'static str) -> bool {
     let by_path = path
         .absolute()
         .and_then(|path| opened_as(&path, flags, ino));
-    let found = by_path.or_else(|| opened_as(&by_number, flags, ino));
+    let found = by_path.or_else(|| by_number.open(flags, ino));
     let Some(file) = found else {
         report::passed(nr::OPEN, "not to be opened by the kernel");
         return false;
     };
+    let is_directory = d.is_directory();
+    if is_directory {
+        // How far it was listed. The kernel's positions are the volume's.
+        raw::lseek(
+            file,
+            d.offset.load(Ordering::Relaxed) as i64,
+            libc::SEEK_SET,
+        );
+    }
+    d.materialised();
     table::for_each_file(|fd, of| {
         if of == index {
             let closes = raw::fcntl(fd, libc::F_GETFD, 0) as i32 & libc::FD_CLOEXEC != 0;
             raw::dup3(file, fd, if closes { libc::O_CLOEXEC } else { 0 });
+            if is_directory {
+                // All others are the kernel's.
+                table::remove_of(fd, index);
+            }
         }
     });
     raw::close(file);
-    d.materialised();
     report::materialised(why);
     drop(take(index, generation));
     true
@@ -222,6 +261,26 @@ fn opened_as(path: &CString, flags: i32, ino: u64) -> Option<i32> {
             None
         }
     }
+}
+
+/// The kernel's descriptor of a directory, by the handle that it would give for it (`FILEID_INO64_GEN` of FUSE).
+fn by_handle(root: &CString, flags: i32, ino: u64, generation: u32) -> Option<i32> {
+    const ROOT_FLAGS: i32 = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    const BYTES: u32 = 12;
+    const KIND: u32 = 0x81;
+    let handle = [BYTES, KIND, (ino >> 32) as u32, ino as u32, generation];
+    let root_args = [root.as_ptr() as u64, ROOT_FLAGS as u64, 0, 0, 0, 0];
+    // SAFETY: a path that ends with a zero byte.
+    let root = unsafe { raw::syscall(nr::OPEN, &root_args) } as i32;
+    if root < 0 {
+        return None;
+    }
+    let flags = (flags | libc::O_CLOEXEC) as u64;
+    let args = [root as u64, handle.as_ptr() as u64, flags, 0, 0, 0];
+    // SAFETY: a handle of as many bytes as it says.
+    let fd = unsafe { raw::syscall(nr::OPEN_BY_HANDLE_AT, &args) } as i32;
+    raw::close(root);
+    (fd >= 0).then_some(fd)
 }
 
 /// In a child, which has no placeholders: forgets what was copied.

@@ -2,7 +2,7 @@
 
 use crate::calls::attributes;
 use crate::calls::limits;
-use crate::calls::vectors::CALL_BYTES_MAX;
+use crate::calls::vectors::{Buffer, CALL_BYTES_MAX};
 use crate::client;
 use crate::fd::description::{self, OffsetGuard};
 use crate::fd::placeholder;
@@ -15,7 +15,13 @@ use core::sync::atomic::Ordering;
 use shale_libfs::{Errno, SetAttr};
 
 /// Numbers of these calls, but for those that are looked at anyway.
-pub const CALLS: [u32; 4] = [nr::FCHMOD, nr::FCHOWN, nr::UTIMENSAT, nr::FADVISE];
+pub const CALLS: [u32; 5] = [
+    nr::FCHMOD,
+    nr::FCHOWN,
+    nr::UTIMENSAT,
+    nr::FADVISE,
+    nr::GETDENTS64,
+];
 
 /// Serves such a call; `None`: it is about no placeholder, or needs the kernel's file.
 pub fn serve(number: u32, args: &Args) -> Option<i64> {
@@ -38,6 +44,7 @@ pub fn serve(number: u32, args: &Args) -> Option<i64> {
         }
         nr::IOCTL => ioctl(args),
         nr::COPY_FILE_RANGE => copy(args),
+        nr::GETDENTS64 => list(index, args),
         _ => None,
     };
     result.inspect(|_| report::fast(number))
@@ -153,6 +160,63 @@ fn copy(args: &Args) -> Option<i64> {
 fn refusal(e: Errno) -> Option<i64> {
     let by_kernel = [shale_libfs::BY_KERNEL, shale_libfs::MEDIATED, Errno::IO];
     (!by_kernel.contains(&e)).then(|| fail(e))
+}
+
+/// Bytes of entries that one call gives at most.
+const LIST_BYTES: usize = 64 << 10;
+/// Bytes of an entry before its name: inode, position, length, type.
+const ENTRY_BYTES: usize = 19;
+
+/// `getdents64` of a directory.
+fn list(index: u32, args: &Args) -> Option<i64> {
+    let d = description::get(index);
+    let held = d.lock(raw::gettid());
+    if placeholder_of(args[0] as i32) != Some(index) || placeholder::any_lost() {
+        return None;
+    }
+    if !d.is_directory() {
+        return Some(raw::fail(libc::ENOTDIR));
+    }
+    let into = match Buffer::new(args[1], (args[2] as u32).into()) {
+        Ok(buffer) => buffer,
+        Err(result) => return Some(result),
+    };
+    let client = client::current(d.mount.load(Ordering::Relaxed))?;
+    let space = into.len().min(LIST_BYTES);
+    let (mut entries, mut full) = (Vec::with_capacity(space), false);
+    let mut position = d.offset.load(Ordering::Relaxed);
+    let ino = d.ino.load(Ordering::Relaxed);
+    let caller = state::caller();
+    // Into memory of the library's: the program's may be mapped from the volume.
+    let session = &client.session;
+    let listed = session.readdir(&caller, ino, position, false, &mut |entry| {
+        let bytes = (ENTRY_BYTES + entry.name.len() + 1).next_multiple_of(8);
+        full = entries.len() + bytes > space;
+        if full {
+            return false;
+        }
+        let end = entries.len() + bytes;
+        entries.extend_from_slice(&entry.ino.to_ne_bytes());
+        entries.extend_from_slice(&entry.cookie.to_ne_bytes());
+        entries.extend_from_slice(&(bytes as u16).to_ne_bytes());
+        entries.push(entry.kind);
+        entries.extend_from_slice(entry.name);
+        entries.resize(end, 0);
+        position = entry.cookie;
+        true
+    });
+    match listed {
+        Err(e) => return refusal(e),
+        // Not even one entry finds space.
+        Ok(()) if full && entries.is_empty() => return Some(raw::fail(libc::EINVAL)),
+        Ok(()) => {}
+    }
+    // SAFETY: the program gave the buffer for this call.
+    let space = unsafe { into.space() };
+    space[..entries.len()].copy_from_slice(&entries);
+    d.offset.store(position, Ordering::Relaxed);
+    drop(held);
+    Some(entries.len() as i64)
 }
 
 /// Advice about how a file will be read is taken and not needed. What is none is `EINVAL`.

@@ -13,7 +13,7 @@
 //! * [`descriptor`]: calls about a placeholder that no other file has.
 //! * [`kernel`]: calls that need the kernel's file, or end the serving of names.
 //!
-//! What is not served goes to the kernel: directories that are opened, `O_PATH`, `O_TMPFILE` and `O_DIRECT`, extended attributes,
+//! What is not served goes to the kernel: `O_PATH`, `O_TMPFILE` and `O_DIRECT`, extended attributes,
 //! paths that lead over the borders of the mount, users other than the superuser with all capabilities.
 
 pub mod descriptor;

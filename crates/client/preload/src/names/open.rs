@@ -1,8 +1,8 @@
-//! Files that are opened in the process.
+//! Files and directories that are opened in the process.
 
 use crate::calls::names as opened;
 use crate::fd::description::{self, Description};
-use crate::fd::placeholder::{self, OpenFile, OpenedBy};
+use crate::fd::placeholder::{self, ByNumber, OpenFile, OpenedBy};
 use crate::fd::table;
 use crate::hook::raw::{self, Args, nr};
 use crate::names::place;
@@ -25,6 +25,7 @@ const SERVED: i32 = libc::O_ACCMODE
     | libc::O_NONBLOCK
     | libc::O_NOCTTY
     | libc::O_SYNC
+    | libc::O_DIRECTORY
     | LARGE;
 /// `O_LARGEFILE`, as the kernel has it.
 const LARGE: i32 = 0o100_000;
@@ -102,15 +103,23 @@ pub fn open(named: &'static Named, asked: &Asked) -> Option<i64> {
         Err(Errno::NXIO) => return None,
         Err(e) => return named.failed(client, asked.number, e),
     };
-    if !file.is_regular() {
-        report::passed(asked.number, "directories are opened by the kernel");
-        return None;
-    }
+    let directory = match file.is_regular() {
+        true => None,
+        false => Some(file.stat().ok()?.generation),
+    };
     if number.0.is_none() {
         number = Number::new(named, asked).ok()?;
     }
-    let by_number = client.session.kernel_name(file.ino());
-    let by_number = CString::new([&*named.path, b"/", &*by_number].concat()).ok()?;
+    let by_number = match directory {
+        None => {
+            let name = client.session.kernel_name(file.ino());
+            ByNumber::File(CString::new([&*named.path, b"/", &*name].concat()).ok()?)
+        }
+        Some(generation) => ByNumber::Directory {
+            root: named.root.clone(),
+            generation,
+        },
+    };
     let path = OpenedBy {
         dir: asked.dir,
         start: place.start,
@@ -156,11 +165,12 @@ fn enter(named: &Named, mut number: Number, open: OpenFile) -> Option<i64> {
     // What closed it may have escaped.
     table::remove(fd);
     let (ino, flags) = (open.file.ino(), open.flags);
+    let directory = matches!(open.by_number, ByNumber::Directory { .. });
     let fill = |index, d: &Description| {
         d.ino.store(ino, Ordering::Relaxed);
         d.mount.store(named.mount, Ordering::Release);
         placeholder::note(index, open);
-        d.mark_placeholder();
+        d.mark_placeholder(directory);
     };
     opened::enter_filled(fd, flags, fill)?;
     number.0 = None;

@@ -246,11 +246,12 @@ pub unsafe fn set_times(at: u64) -> Option<[Option<SetTime>; 2]> {
 /// Removes a name. A file that is open by a placeholder has to be the kernel's before it loses its names: should the session be lost, its
 /// number would find it no more.
 fn remove(tree: &Tree, path: &[u8], directory: bool) -> Option<Done> {
-    if directory {
-        return Some(tree.rmdir(path).map(|()| 0));
-    }
     keep_open(tree, path);
-    Some(tree.unlink(path).map(|()| 0))
+    let removed = match directory {
+        true => tree.rmdir(path),
+        false => tree.unlink(path),
+    };
+    Some(removed.map(|()| 0))
 }
 
 /// The file at a path may lose its name.

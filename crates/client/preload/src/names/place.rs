@@ -1,11 +1,13 @@
 //! Where the path of a call leads to: the directory of the volume in which it begins, and the rest of it.
 
 use crate::calls::vectors::USER_END;
+use crate::fd::description;
 use crate::fd::table::{self, Entry};
 use crate::hook::raw::{self, nr};
 use crate::mounts::{self, MNT_ID_UNIQUE};
 use crate::names::state::Named;
 use core::ffi::{CStr, c_char};
+use core::sync::atomic::Ordering;
 use parking_lot::Mutex;
 use shale_format::Ino;
 use shale_libfs::{Session, Tree};
@@ -60,8 +62,14 @@ pub fn place<'a>(named: &Named, dir: i32, path: &'a [u8]) -> Option<Place<'a>> {
     }
     let start = match dir {
         libc::AT_FDCWD => working(named)?,
-        dir if table::get(dir) == Entry::Kernel => directory(named, dir)?,
-        _ => return None,
+        dir => match table::get(dir) {
+            Entry::Kernel => directory(named, dir)?,
+            // It was opened here, and is listed by its placeholder.
+            Entry::File(index) if description::get(index).is_directory() => {
+                description::get(index).ino.load(Ordering::Relaxed)
+            }
+            _ => return None,
+        },
     };
     Some(Place { start, path })
 }

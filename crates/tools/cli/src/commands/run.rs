@@ -61,7 +61,7 @@ pub struct Args {
     /// itself, with ordered in their order within a second, also after fsync [default: as the volume]
     #[arg(long, value_name = "POLICY", value_parser = ["strict", "buffered", "ordered"])]
     durability: Option<String>,
-    /// Serve names in the process, too: once it has made 64 calls about paths of a volume, files are opened, made, asked about,
+    /// Serve names in the process, too: once it has made 64 calls about paths of a volume, files are opened, made, listed, asked about,
     /// renamed and removed without the kernel (root only; SHALE_NAMES=N is another number of calls)
     #[arg(long)]
     names: bool,

@@ -388,6 +388,75 @@ static void list(const char *path) {
     printf("\n");
 }
 
+// Directories that are open.
+static void directories(void) {
+    int fd, at;
+    char bytes[4096], path[PATH_MAX], name[32];
+    SAY(mkdir("listed", 0755));
+    for (int i = 0; i < 300; i++) {
+        snprintf(name, sizeof name, "listed/%03d", i);
+        if (i % 3 == 0 ? mkdir(name, 0700) : (fd = open(name, O_CREAT | O_WRONLY, 0600)) < 0 || close(fd))
+            printf("%s: %s\n", name, strerror(errno));
+    }
+    OPENS(at, open("listed", O_RDONLY));
+    SAY(read(at, bytes, 10));
+    SAY(write(at, bytes, 10));
+    SAY(fcntl(at, F_GETFL));
+    SAY(fsync(at));
+    SAY(syscall(SYS_getdents64, at, bytes, 10));
+    SAY(ftruncate(at, 0));
+    DIR *listing = fdopendir(at);
+    struct dirent *entry;
+    int seen = 0, dirs = 0;
+    long middle = 0;
+    while ((entry = readdir(listing))) {
+        seen++;
+        dirs += entry->d_type == DT_DIR;
+        if (seen == 100)
+            middle = telldir(listing);
+    }
+    printf("%d entries, %d directories\n", seen, dirs);
+    seekdir(listing, middle);
+    for (seen = 0; readdir(listing); seen++)
+        ;
+    printf("%d behind the middle\n", seen);
+    // Half of it is removed while it is listed.
+    rewinddir(listing);
+    for (seen = 0; (entry = readdir(listing)); seen++)
+        if (entry->d_name[0] != '.' && unlinkat(dirfd(listing), entry->d_name, entry->d_type == DT_DIR ? AT_REMOVEDIR : 0))
+            printf("%s: %s\n", entry->d_name, strerror(errno));
+    printf("%d removed\n", seen - 2);
+    closedir(listing);
+    SAY(rmdir("listed"));
+    // One that moves, and is needed by the kernel then; and one that is removed.
+    SAY(mkdir("moves", 0755));
+    OPENS(at, open("moves", O_RDONLY | O_DIRECTORY));
+    SAY(rename("moves", "moved"));
+    OPENS(fd, openat(at, "in", O_CREAT | O_RDWR, 0600));
+    close(fd);
+    SAY(fchdir(at));
+    SAY(access("in", F_OK));
+    SAY(getcwd(path, sizeof path) && strrchr(path, '/') ? strcmp(strrchr(path, '/'), "/moved") : -1);
+    SAY(chdir(".."));
+    SAY(unlinkat(at, "in", 0));
+    SAY(rmdir("moved"));
+    SAY(syscall(SYS_getdents64, at, bytes, sizeof bytes));
+    OPENS(fd, openat(at, "late", O_CREAT | O_RDWR, 0600));
+    SAY(fsync(at));
+    close(at);
+    OPENS(at, open("file", O_RDONLY | O_DIRECTORY));
+    OPENS(at, open("d", O_RDONLY | O_DIRECTORY));
+    fflush(stdout);
+    pid_t child = fork();
+    if (!child)
+        _exit(faccessat(at, "in", F_OK, 0) ? 1 : 0);
+    int status;
+    waitpid(child, &status, 0);
+    SAY(status);
+    SAY(faccessat(at, "in", F_OK, 0));
+    close(at);
+}
+
 int main(int, char **arguments) {
     const char *dir = arguments[1];
     umask(022);
@@ -399,6 +468,8 @@ int main(int, char **arguments) {
     list(".");
     list("d");
     descriptors();
+    list(".");
+    directories();
     list(".");
     return 0;
 }
