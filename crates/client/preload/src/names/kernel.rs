@@ -2,9 +2,11 @@
 
 use crate::calls::attributes;
 use crate::fd::placeholder;
+use crate::hook::inside::with_signals_blocked;
 use crate::hook::raw::{Args, nr};
 use crate::names::open::placeholder_of;
 use crate::names::{paths, place, setting, state};
+use core::sync::atomic::Ordering;
 
 /// Calls with descriptors among their arguments that are not served: which arguments these are.
 const WITH_DESCRIPTORS: [(u32, &[usize]); 47] = [
@@ -143,8 +145,7 @@ pub fn prepare(number: u32, args: &Args) {
     if asks_about_itself(number, args) {
         return;
     }
-    let with = WITH_DESCRIPTORS.iter().find(|(n, _)| *n == number);
-    for &at in with.map_or(&[][..], |(_, at)| at) {
+    for &at in descriptors_of(number) {
         needed(args[at] as i32);
     }
     match number {
@@ -169,6 +170,18 @@ pub fn prepare(number: u32, args: &Args) {
             }
         }
     }
+}
+
+/// Which arguments of a call are descriptors.
+fn descriptors_of(number: u32) -> &'static [usize] {
+    let with = WITH_DESCRIPTORS.iter().find(|(n, _)| *n == number);
+    with.map_or(&[], |(_, at)| at)
+}
+
+/// Whether a descriptor that a call gives is a placeholder.
+pub fn gives_placeholder(number: u32, args: &Args) -> bool {
+    let is_one = |&at: &usize| placeholder_of(args[at] as i32).is_some();
+    placeholder::any() && descriptors_of(number).iter().any(is_one)
 }
 
 /// Whether a call asks for attributes of an open file, by a path that is empty: that is served ([`attributes::stat`]).
@@ -257,12 +270,16 @@ unsafe fn each_selected(args: &Args) {
 /// Before a library is loaded: its code is not known yet, and runs before the call returns.
 pub extern "C" fn before_loading() {
     let thread = crate::thread::this();
-    if !setting::are_wanted() || thread.tid.load(core::sync::atomic::Ordering::Relaxed) == 0 {
+    let inside = thread.inside.load(Ordering::Relaxed) != 0;
+    if inside || !setting::are_wanted() {
         return;
     }
     state::look_at_code_again();
     if placeholder::any() {
-        crate::hook::inside::with_signals_blocked(thread, || {
+        if !thread.is_prepared() {
+            thread.prepare();
+        }
+        with_signals_blocked(thread, || {
             placeholder::materialise_all("a library is loaded");
             0
         });

@@ -102,7 +102,8 @@ pub fn call(thread: &Thread, number: u32, args: &Args) -> Option<i64> {
     }
 }
 
-/// Whether something may have to be done about a call here. What `malloc` calls under its locks never has.
+/// Whether something may have to be done about a call here. Of what `malloc` calls under its locks (memory, files of the kernel's) nothing
+/// ever has: a thread that is not prepared would wait for these locks.
 fn concerns(number: u32, args: &Args) -> bool {
     match number {
         nr::MMAP | nr::MPROTECT if kernel::makes_code(number, args) => true,
@@ -113,7 +114,7 @@ fn concerns(number: u32, args: &Args) -> bool {
             Some(paths) => {
                 let descriptor = |path: &[u8]| placeholder::any() && place::is_of_descriptor(path);
                 let by_path = |&path: &&[u8]| state::may_be_on_mount(path) || descriptor(path);
-                paths.iter().flatten().any(by_path) || placeholder::any()
+                paths.iter().flatten().any(by_path) || kernel::gives_placeholder(number, args)
             }
             None => placeholder::any(),
         },
