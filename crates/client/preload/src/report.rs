@@ -199,7 +199,8 @@ fn line() -> String {
 }
 
 fn name(number: u32) -> String {
-    const NAMES: [(u32, &str); 65] = [
+    const NAMES: [(u32, &str); 66] = [
+        (nr::GETDENTS64, "getdents64"),
         (nr::OPEN, "open"),
         (nr::CREAT, "creat"),
         (nr::OPENAT, "openat"),

@@ -269,7 +269,7 @@ impl Named {
         LOOKED_NS.store(clock::now_ns(), Ordering::Relaxed);
         let status = std::fs::read_to_string("/proc/self/status").map_err(|_| None)?;
         if !is_superuser(&status) {
-            return Err(Some("names are served for the superuser"));
+            return Err(Some("names are served for the superuser alone"));
         }
         let mask = field(&status, "Umask:").and_then(|m| u32::from_str_radix(m, 8).ok());
         set_umask(mask.ok_or(None)?);
