@@ -45,14 +45,21 @@ fn take_out(fd: i32, gone: impl FnOnce()) {
     }
 }
 
-/// One more descriptor `fd` of a description.
-fn add(fd: i64, index: u32) {
-    if fd >= 0 {
+/// Makes one more descriptor of a description.
+fn add(index: u32, make: impl FnOnce() -> i64) -> i64 {
+    let d = description::get(index);
+    // The kernel opens a file in the place of all placeholders that there are: none comes about meanwhile.
+    let held = d.is_placeholder().then(|| d.lock(raw::gettid()));
+    let fd = make();
+    let entered = fd < 0 || {
         description::add_user(index);
-        if !table::enter(fd as i32, index) {
-            too_high(fd as i32, index);
-        }
+        table::enter(fd as i32, index)
+    };
+    drop(held);
+    if !entered {
+        too_high(fd as i32, index);
     }
+    fd
 }
 
 /// A number that the table has no space for: only the kernel can serve it, so it has to
@@ -68,9 +75,7 @@ fn too_high(fd: i32, index: u32) {
 /// `dup`.
 pub fn dup(index: u32, number: u32, args: &Args) -> i64 {
     // SAFETY: no pointers.
-    let fd = unsafe { raw::syscall(number, args) };
-    add(fd, index);
-    fd
+    add(index, || unsafe { raw::syscall(number, args) })
 }
 
 /// `dup2`, `dup3`.
@@ -90,12 +95,12 @@ pub fn dup_to(number: u32, args: &Args) -> i64 {
     }
     let mut fd = 0;
     take_out(new, || {
-        fd = replace();
-        if fd >= 0 {
-            match entry {
-                Entry::File(index) => add(fd, index),
-                _ => table::remove(new),
-            }
+        fd = match entry {
+            Entry::File(index) => add(index, replace),
+            _ => replace(),
+        };
+        if fd >= 0 && !matches!(entry, Entry::File(_)) {
+            table::remove(new);
         }
     });
     fd

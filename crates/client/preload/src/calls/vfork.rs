@@ -18,7 +18,7 @@ use crate::environment;
 use crate::fd::inherited::Inherited;
 use crate::hook::inside::with_signals_blocked;
 use crate::hook::raw::{self, Args, nr};
-use crate::names::spawn;
+use crate::names::{setting, spawn};
 use crate::thread::Thread;
 use core::ptr;
 use core::sync::atomic::Ordering;
@@ -29,9 +29,12 @@ pub fn prepare(thread: &Thread) {
         thread.set_up();
         shale_libfs::prepare_thread();
     }
-    thread.inside.store(1, Ordering::Relaxed);
-    drop(spawn::alone_without_placeholders(thread, "a child is made"));
-    thread.inside.store(0, Ordering::Relaxed);
+    // Nobody has to wait for others where there are no placeholders.
+    if setting::are_wanted() {
+        thread.inside.store(1, Ordering::Relaxed);
+        drop(spawn::alone_without_placeholders(thread, "a child is made"));
+        thread.inside.store(0, Ordering::Relaxed);
+    }
     with_signals_blocked(thread, || {
         let inherited = Box::into_raw(Box::new(Inherited::now()));
         thread.vfork.store(inherited, Ordering::Relaxed);

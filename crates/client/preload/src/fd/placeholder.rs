@@ -195,7 +195,6 @@ pub fn materialise(index: u32, why: &'static str) -> bool {
             libc::SEEK_SET,
         );
     }
-    d.materialised();
     table::for_each_file(|fd, of| {
         if of == index {
             let closes = raw::fcntl(fd, libc::F_GETFD, 0) as i32 & libc::FD_CLOEXEC != 0;
@@ -206,6 +205,8 @@ pub fn materialise(index: u32, why: &'static str) -> bool {
             }
         }
     });
+    // Behind that: who finds no placeholder calls the kernel. Who takes the description of a directory, which is free now, waits for the lock.
+    d.materialised();
     raw::close(file);
     report::materialised(why);
     drop(take(index, generation));

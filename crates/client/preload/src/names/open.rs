@@ -144,9 +144,12 @@ impl Number {
         let args = [named.root.as_ptr() as u64, flags as u64, 0, 0, 0, 0];
         // SAFETY: a path that ends with a zero byte.
         let fd = unsafe { raw::syscall(nr::OPEN, &args) };
-        match fd < 0 {
-            true => Err(fd),
-            false => Ok(Self(Some(fd as i32))),
+        let number = Self(i32::try_from(fd).ok().filter(|&fd| fd >= 0));
+        match number.0 {
+            None => Err(fd),
+            // Only the kernel can serve it.
+            Some(fd) if fd as usize >= table::FD_END => Err(raw::fail(libc::EMFILE)),
+            Some(_) => Ok(number),
         }
     }
 }
@@ -161,7 +164,7 @@ impl Drop for Number {
 
 /// Makes a descriptor the placeholder of a file.
 fn enter(named: &Named, mut number: Number, open: OpenFile) -> Option<i64> {
-    let fd = number.0.filter(|&fd| (fd as usize) < table::FD_END)?;
+    let fd = number.0?;
     // What closed it may have escaped.
     table::remove(fd);
     let (ino, flags) = (open.file.ino(), open.flags);
