@@ -1,7 +1,8 @@
 //! Placeholders: descriptors of files that were opened in this process, without the kernel ([`crate::names`]).
 //!
-//! The program's descriptor is one of the mount's root, opened with `O_PATH`, so a call that escapes this library gets
-//! `EBADF` and never wrong data. Its description is in [`mode::FAST`](crate::fd::description::mode::FAST) from the start. As soon as the
+//! The program's descriptor is one of the mount's root, opened with `O_PATH`: a read or write that escapes this library would get
+//! `EBADF` and never wrong data (but `fstat` the root's attributes, so there are placeholders only where no call is known to escape,
+//! [`crate::names::executable`]). Its description is in [`mode::FAST`](crate::fd::description::mode::FAST) from the start. As soon as the
 //! kernel is needed (a mapping, a child, a lock, a call that is not served), the file is opened through the mount, and
 //! that descriptor takes the place of every one of the description: it is *materialised*. From then on it is as any other.
 //!

@@ -1,9 +1,9 @@
-//! Names in the process: files are opened, made, asked about, renamed and removed without the kernel.
+//! Names in the process: files and directories are opened, listed, made, asked about, renamed and removed without the kernel.
 //!
 //! With `SHALE_NAMES=N` a process that has made N calls about paths of a Shale mount becomes a client of it, and from then
 //! on does what these calls ask for in its own log. A client that holds the exclusive lease on a directory is the only
 //! one who knows its entries: the kernel caches none of them. So what is served here and what goes through the mount
-//! (a directory that is listed, a program that is started, a call that escapes) never disagree; each way takes the leases that it needs.
+//! (an extended attribute, a program that is started) never disagree; each way takes the leases that it needs.
 //!
 //! * [`setting`], [`state`]: whether names are served now, of which mount, and for whom; [`spawn`]: not while a child is made.
 //! * [`executable`]: whether all system calls of the program come by here. Only then may descriptors be
