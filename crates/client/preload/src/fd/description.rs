@@ -50,7 +50,7 @@ pub struct Description {
     pub offset: AtomicU64,
     /// Inode number.
     pub ino: AtomicU64,
-    /// Access mode, `O_APPEND` and `O_DSYNC`, as for `open`; with [`PLACEHOLDER`] and [`DIRECTORY`].
+    /// Access mode, `O_APPEND` and `O_DSYNC`, as for `open`; with `PLACEHOLDER` and `DIRECTORY`.
     pub flags: AtomicU32,
     /// Which mount ([`crate::mounts`]), numbered alike in the whole family, or [`NOT_PLACED`].
     pub mount: AtomicU32,

@@ -9,7 +9,7 @@
 //! A directory is opened so, too, and listed here. Materialised, its descriptors are the kernel's for good.
 //!
 //! A placeholder never leaves its process: before a child is made all are materialised. Invariant: a description with
-//! [`is_placeholder`](crate::fd::description::Description::is_placeholder) has an entry in [`OPEN`], and all its users are descriptors of this process.
+//! [`is_placeholder`](crate::fd::description::Description::is_placeholder) has an entry in `OPEN`, and all its users are descriptors of this process.
 
 use crate::calls::limits;
 use crate::fd::description;
