@@ -274,6 +274,17 @@ unsafe impl GlobalAlloc for Memory {
         }
     }
 
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's own.
+        let at = unsafe { self.alloc(layout) };
+        // The kernel gives pages with zeros in them, and nobody had these before.
+        if !at.is_null() && !own_mapping(&layout) {
+            // SAFETY: a block of at least this size, just taken.
+            unsafe { at.write_bytes(0, layout.size()) };
+        }
+        at
+    }
+
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         if own_mapping(&layout) {
             // SAFETY: the mapping was made by `alloc` with this size and is given back whole.
@@ -337,6 +348,15 @@ mod tests {
             let d = memory.alloc(large);
             d.add((1 << 20) - 1).write(7);
             memory.dealloc(d, large);
+            for layout in [layout, large] {
+                let used = memory.alloc(layout);
+                used.write_bytes(3, layout.size());
+                memory.dealloc(used, layout);
+                let e = memory.alloc_zeroed(layout);
+                let bytes = core::slice::from_raw_parts(e, layout.size());
+                assert!(bytes.iter().all(|&b| b == 0));
+                memory.dealloc(e, layout);
+            }
         }
     }
 

@@ -45,6 +45,8 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 const PIECE_BYTES: u64 = 8 << 20;
 /// Bytes that `copy_file_range` moves at a time.
 const COPY_BYTES: usize = 1 << 20;
+/// The first time: more than most files have.
+const COPY_BYTES_FIRST: usize = 32 << 10;
 
 /// What `fallocate` does to the range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -423,7 +425,8 @@ pub(crate) fn copy_file_range(
     bytes: u64,
 ) -> Result<u64> {
     let (calls, caller) = (w.calls, w.caller);
-    let mut buffer = vec![0; COPY_BYTES.min(bytes as usize)];
+    // Programs ask for all that a call can copy, of files of any size.
+    let mut buffer = vec![0; COPY_BYTES_FIRST.min(bytes as usize)];
     let before = calls.written_before(caller);
     let mut done = before.map_or(0, |(_, written)| written.min(bytes));
     let flags = WriteFlags {
@@ -432,6 +435,9 @@ pub(crate) fn copy_file_range(
         sync: false,
     };
     while done < bytes {
+        if done >= COPY_BYTES_FIRST as u64 {
+            buffer.resize(COPY_BYTES, 0);
+        }
         let want = (buffer.len() as u64).min(bytes - done) as usize;
         let got = read(calls, caller, from.0, from.1 + done, &mut buffer[..want])?;
         if got == 0 {
