@@ -34,6 +34,9 @@ pub trait LeasedInode {
     /// Replaces what is in memory by what the volume has, in this epoch. Inside the read section.
     fn reload(&self, volume: &VolumeReader, epoch: u64) -> std::result::Result<(), Stop>;
 
+    /// Whether it was freed: what has its number now is another inode.
+    fn is_freed(&self) -> bool;
+
     /// Notes what came with a lease.
     fn note_others(&self, others: &OtherUsers);
 }
@@ -55,6 +58,9 @@ pub trait LeasedInodes {
 
     /// Adds one unless another thread was faster; gives the one that is there. `digested`: what the volume has of the log.
     fn add(&self, inode: Arc<Self::Inode>, digested: LogPos) -> Arc<Self::Inode>;
+
+    /// Removes one, unless another has its place.
+    fn remove(&self, inode: &Self::Inode);
 }
 
 /// Who else uses an inode of which a lease was given.
@@ -194,6 +200,11 @@ impl Leases {
             inode.lease().clear();
         }
         if !inode.lease().was_set() {
+            // Another client has made an inode of its number. It is never that one: it goes from memory when its own time has come.
+            if inode.is_freed() {
+                inodes.remove(&inode);
+                return self.load(inodes, volume, inode.number());
+            }
             inode.reload(volume, self.daemon.epoch())?;
             // Who found it dead may have taken it out meanwhile. There must be no second one
             // of the number while this one's lease stands.

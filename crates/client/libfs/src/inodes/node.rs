@@ -316,6 +316,10 @@ impl LeasedInode for Node {
         Node::reload(self, volume, epoch)
     }
 
+    fn is_freed(&self) -> bool {
+        self.state.read().dead
+    }
+
     fn note_others(&self, others: &OtherUsers) {
         let release = Ordering::Release;
         self.used_elsewhere.store(others.used_elsewhere, release);
@@ -448,6 +452,10 @@ impl LeasedInodes for Nodes {
 
     fn add(&self, node: Arc<Node>, digested: LogPos) -> Arc<Node> {
         Nodes::add(self, node, digested)
+    }
+
+    fn remove(&self, node: &Node) {
+        Nodes::remove(self, node);
     }
 }
 

@@ -4,6 +4,7 @@
 
 use crate::place::{Place, me, tree};
 use shale_libfs::{Errno, InodeHandle, OFlags, Session, WriteFlags};
+use shale_proto::shared_pages::daemon_page;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
@@ -274,4 +275,46 @@ fn a_short_way_never_leads_to_what_was() {
         b.detach().unwrap();
     }
     assert!(met_again > 0, "no number was ever used again");
+}
+
+#[test]
+fn a_number_that_another_client_has_made_a_file_of_is_that_file() {
+    let place = Place::new();
+    let (a, b) = (place.attach(false), place.attach(false));
+    let make = |session: &Arc<Session>, name: &str| {
+        let file = tree(session).open(name.as_bytes(), NEW, 0o644);
+        file.unwrap().ino()
+    };
+    let kept: Vec<u64> = (0..9000).map(|n| make(&a, &format!("/kept{n}"))).collect();
+    // Freed here, and digested; from memory they go only when something else is freed.
+    let freed = (0..200).map(|n| {
+        let name = format!("/old{n}");
+        let ino = make(&a, &name);
+        tree(&a).unlink(name.as_bytes()).unwrap();
+        ino
+    });
+    let freed: Vec<u64> = freed.collect();
+    a.digest().unwrap();
+    // The number of one of them is given again, and the lease word that it shares with another file changes.
+    let (name, other) = (0..20_000)
+        .find_map(|n| {
+            let name = format!("/new{n}");
+            let ino = make(&b, &name);
+            let bucket = |&of: &u64| daemon_page::bucket(of) == daemon_page::bucket(ino);
+            let other = freed.contains(&ino).then(|| kept.iter().position(bucket));
+            Some((name, other??))
+        })
+        .expect("numbers are given again");
+    let path = name.as_bytes();
+    let other = format!("/kept{other}");
+    tree(&b).chmod(other.as_bytes(), 0o640).unwrap();
+    // The client that has freed that number once changes the file. Something else is freed, and nothing of the change gets lost.
+    tree(&a).chmod(path, 0o600).unwrap();
+    make(&a, "/last");
+    tree(&a).unlink(b"/last").unwrap();
+    assert_eq!(tree(&a).stat(path).unwrap().mode & 0o777, 0o600);
+    tree(&a).unlink(path).unwrap();
+    assert_eq!(tree(&a).stat(path), Err(Errno::NOENT));
+    a.digest().unwrap();
+    drop((a, b));
 }

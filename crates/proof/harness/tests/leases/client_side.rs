@@ -185,6 +185,11 @@ mod node {
             let mut nodes = self.0.lock().expect("nobody fails holding it");
             nodes.entry(node.ino).or_insert(node).clone()
         }
+
+        fn remove(&self, node: &Node) {
+            let mut nodes = self.0.lock().expect("nobody fails holding it");
+            nodes.remove(&node.ino);
+        }
     }
 
     /// An inode in memory: one number.
@@ -207,6 +212,11 @@ mod node {
             let mut state = self.state.lock();
             *state = volume.0.in_volume(self.ino);
             Ok(())
+        }
+
+        /// No call of the model frees an inode.
+        fn is_freed(&self) -> bool {
+            false
         }
 
         /// No call of the model asks for it.
