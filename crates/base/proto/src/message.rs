@@ -5,7 +5,7 @@ use crate::lease::LeaseMode;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of this protocol; client and daemon must agree.
-pub const PROTO_VERSION: u32 = 15;
+pub const PROTO_VERSION: u32 = 16;
 /// Most bytes of one encoded message.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Most descriptors that one reply carries.
@@ -223,6 +223,8 @@ pub enum Reply {
         /// The same, and they did recently, or append to it: the kernel must not know it too small, either.
         /// Who makes it longer asks with [`LeaseRequestMode::GrowOrDefer`] first.
         shared: bool,
+        /// Of a shared lease: other clients hold it, too, so an exclusive one would be taken from them.
+        others: bool,
     },
     /// The lease is not granted: somebody else has one, and the client did not insist.
     NotLeased,

@@ -62,14 +62,17 @@ fn send<T: Serialize>(
     Ok(())
 }
 
-fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> Result<(T, Vec<OwnedFd>), ProtoError> {
-    let mut bytes = vec![0u8; MESSAGE_BYTES_MAX];
+/// `bytes` is space for a message, as long as one can be.
+fn receive<T: DeserializeOwned>(
+    socket: BorrowedFd<'_>,
+    bytes: &mut [u8],
+) -> Result<(T, Vec<OwnedFd>), ProtoError> {
     let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let got = retry(|| {
         recvmsg(
             socket,
-            &mut [IoSliceMut::new(&mut bytes)],
+            &mut [IoSliceMut::new(bytes)],
             &mut control,
             // With the length that the message has, whether or not there is space for it.
             RecvFlags::CMSG_CLOEXEC | RecvFlags::TRUNC,
@@ -112,7 +115,13 @@ fn seqpacket() -> Result<OwnedFd, ProtoError> {
 /// A client's connection to a daemon in another process. Calls of several threads
 /// take turns.
 pub struct SocketChannel {
-    socket: Mutex<OwnedFd>,
+    socket: Mutex<Connection>,
+}
+
+/// A connected socket, and space for a message from it.
+struct Connection {
+    socket: OwnedFd,
+    received: Vec<u8>,
 }
 
 impl SocketChannel {
@@ -131,25 +140,31 @@ impl SocketChannel {
         let address = rustix::net::SocketAddrUnix::new(path).map_err(std::io::Error::from)?;
         rustix::net::connect(&socket, &address).map_err(std::io::Error::from)?;
         Ok(Self {
-            socket: Mutex::new(socket),
+            socket: Mutex::new(Connection {
+                socket,
+                received: vec![0; MESSAGE_BYTES_MAX],
+            }),
         })
     }
 }
 
 impl Channel for SocketChannel {
     fn call(&self, request: Request) -> Result<(Reply, Vec<OwnedFd>), ProtoError> {
-        let socket = self
+        let mut connection = self
             .socket
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let Connection { socket, received } = &mut *connection;
         send(socket.as_fd(), &request, &[])?;
-        receive(socket.as_fd())
+        receive(socket.as_fd(), received)
     }
 }
 
 /// The daemon's end of a client's connection.
 pub struct SocketPeer {
     socket: OwnedFd,
+    /// Space for a message.
+    received: Mutex<Vec<u8>>,
 }
 
 /// Who is at the other end, as the kernel says.
@@ -180,7 +195,10 @@ impl SocketPeer {
     /// Waits for the next client of a listening socket.
     pub fn accept(listener: BorrowedFd<'_>) -> Result<Self, ProtoError> {
         let socket = retry(|| rustix::net::accept_with(listener, SocketFlags::CLOEXEC))?;
-        Ok(Self { socket })
+        Ok(Self {
+            socket,
+            received: Mutex::new(vec![0; MESSAGE_BYTES_MAX]),
+        })
     }
 
     /// Who connected (`SO_PEERCRED`).
@@ -201,7 +219,11 @@ impl SocketPeer {
 
     /// The next request. [`ProtoError::Closed`] when the client has gone.
     pub fn next(&self) -> Result<Request, ProtoError> {
-        Ok(receive(self.socket.as_fd())?.0)
+        let mut received = self
+            .received
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        Ok(receive(self.socket.as_fd(), &mut received)?.0)
     }
 
     /// Answers the last request.

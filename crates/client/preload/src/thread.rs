@@ -137,6 +137,11 @@ pub fn barrier() {
     plain_membarrier(MEMBARRIER_PRIVATE_EXPEDITED);
 }
 
+/// The kernel's number of this thread, which is prepared.
+pub fn tid() -> i32 {
+    this().tid.load(Ordering::Relaxed)
+}
+
 fn plain_membarrier(command: u64) {
     raw::plain(nr::MEMBARRIER, command, 0, 0);
 }

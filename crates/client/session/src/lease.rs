@@ -72,6 +72,8 @@ pub struct OtherUsers {
     pub watched: bool,
     /// The kernel is to make it longer: others use it through the mount.
     pub shared: bool,
+    /// Of a shared lease: the word of the lease with which others hold it, too.
+    pub held_by_others: Option<u32>,
 }
 
 /// The leases of one client.
@@ -135,7 +137,7 @@ impl Leases {
         if !asks && inode.is_some_and(|i| self.holds(&*i, mode)) {
             return Ok(true);
         }
-        let (generation, fresh, mode, used, watched, shared) =
+        let (generation, fresh, mode, used, watched, shared, others) =
             match self.daemon.ask(Request::Lease {
                 ino,
                 mode,
@@ -148,7 +150,8 @@ impl Leases {
                     used,
                     watched,
                     shared,
-                } => (generation, fresh, mode, used, watched, shared),
+                    others,
+                } => (generation, fresh, mode, used, watched, shared, others),
                 Reply::NotLeased => return Ok(false),
                 Reply::Mediated { .. } => return Err(MEDIATED),
                 _ => return Err(Errno::PROTO),
@@ -166,6 +169,7 @@ impl Leases {
                         used_elsewhere: used,
                         watched,
                         shared: shared && request_mode != LeaseRequestMode::GrowOrDefer,
+                        held_by_others: others.then_some(generation),
                     });
                     inode.lease().set(generation, mode);
                     return Ok(true);

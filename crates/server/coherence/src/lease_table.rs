@@ -240,6 +240,8 @@ pub struct Grant {
     pub fresh: bool,
     /// Shared or exclusive.
     pub mode: LeaseMode,
+    /// Other clients hold it, too.
+    pub others: bool,
 }
 
 /// A lease that a client gets, and what else it hears of the inode.
@@ -371,6 +373,7 @@ impl LeaseTable {
             generation,
             fresh,
             mode,
+            others: entry.holders.len() > 1,
         }
     }
 

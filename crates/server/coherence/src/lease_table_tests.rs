@@ -26,6 +26,16 @@ fn granted(fresh: bool, mode: LeaseMode) -> Decision {
         generation: 7,
         fresh,
         mode,
+        others: false,
+    })
+}
+
+fn shared_with_others(fresh: bool) -> Decision {
+    Decision::Granted(Grant {
+        generation: 7,
+        fresh,
+        mode: Shared,
+        others: true,
     })
 }
 
@@ -34,8 +44,12 @@ fn readers_share_a_writer_does_not() {
     let leases = leases();
     let ask = |client, mode| leases.ask(&wish(client, 20, mode), || 7);
     assert_eq!(ask(1, Shared), granted(true, Shared));
-    assert_eq!(ask(2, Shared), granted(true, Shared));
-    assert_eq!(ask(1, Shared), granted(false, Shared), "held all the time");
+    assert_eq!(ask(2, Shared), shared_with_others(true));
+    assert_eq!(
+        ask(1, Shared),
+        shared_with_others(false),
+        "held all the time"
+    );
     let one = Holder {
         client: 1,
         mode: Shared,
@@ -71,7 +85,7 @@ fn a_reader_leaves_the_writer_a_shared_lease() {
     let again = leases.ask(&wish(1, 5, Shared), || 7);
     assert_eq!(
         again,
-        granted(false, Shared),
+        shared_with_others(false),
         "what it wrote it still knows"
     );
     assert_eq!(leases.moves(9), (1, vec![(5, 1)]));

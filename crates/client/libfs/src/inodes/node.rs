@@ -325,6 +325,10 @@ impl LeasedInode for Node {
         self.used_elsewhere.store(others.used_elsewhere, release);
         self.watched.store(others.watched, release);
         self.shared.store(others.shared, release);
+        if let Some(word) = others.held_by_others {
+            let refused = u64::from(word) | 1 << 32;
+            self.access_refused.store(refused, Ordering::Relaxed);
+        }
     }
 }
 

@@ -251,6 +251,11 @@ impl File {
         self.node.ino
     }
 
+    /// As [`Session::kernel_name`].
+    pub fn kernel_name(&self) -> Vec<u8> {
+        self.session.kernel_name(self.node.ino)
+    }
+
     /// Whether it is a regular file.
     pub fn is_regular(&self) -> bool {
         self.node.state.read().inode.is_file()

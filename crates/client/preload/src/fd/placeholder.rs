@@ -20,7 +20,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use parking_lot::Mutex;
 use shale_libfs::File;
 use std::collections::HashMap;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
@@ -36,29 +36,20 @@ pub struct OpenFile {
     pub flags: i32,
     /// Path by which it was opened.
     pub path: OpenedBy,
-    /// How the inode is opened where that path leads elsewhere by now.
-    pub by_number: ByNumber,
+    /// Absolute path of the mount's root.
+    pub root: &'static CStr,
+    /// Of a directory: what differs between two inodes that had the same number.
+    pub directory: Option<u32>,
 }
 
-/// How the kernel opens an inode whatever names it has.
-#[derive(Clone)]
-pub enum ByNumber {
-    /// A regular file, by this absolute path, as long as the session lasts.
-    File(CString),
-    /// A directory, which can have one name only in the kernel: by a handle.
-    Directory {
-        /// Absolute path of the mount's root.
-        root: CString,
-        /// Differs between two inodes that had the same number.
-        generation: u32,
-    },
-}
-
-impl ByNumber {
-    fn open(&self, flags: i32, ino: u64) -> Option<i32> {
-        match self {
-            Self::File(path) => opened_as(path, flags, ino),
-            Self::Directory { root, generation } => by_handle(root, flags, ino, *generation),
+/// Has the kernel open an inode whatever names it has: a regular file by its number, as long as the session lasts, a directory,
+/// which can have one name only in the kernel, by a handle.
+fn by_number(root: &CStr, file: &File, directory: Option<u32>, flags: i32) -> Option<i32> {
+    match directory {
+        Some(generation) => by_handle(root, flags, file.ino(), generation),
+        None => {
+            let path = [root.to_bytes(), b"/", &*file.kernel_name()].concat();
+            opened_as(&CString::new(path).ok()?, flags, file.ino())
         }
     }
 }
@@ -172,17 +163,18 @@ pub fn materialise(index: u32, why: &'static str) -> bool {
     }
     let generation = description::generation(index);
     let copied = with(index, |open| {
-        let names = (open.path.clone(), open.by_number.clone());
-        (open.file.ino(), open.flags & LATER, names)
+        let (file, path) = (open.file.clone(), open.path.clone());
+        (file, open.flags & LATER, path, open.root, open.directory)
     });
-    let Some((ino, flags, (path, by_number))) = copied else {
+    let Some((file, flags, path, root, directory)) = copied else {
         return false;
     };
     // Not under the lock: the mount waits for calls of other threads.
     let by_path = path
         .absolute()
-        .and_then(|path| opened_as(&path, flags, ino));
-    let found = by_path.or_else(|| by_number.open(flags, ino));
+        .and_then(|path| opened_as(&path, flags, file.ino()));
+    let found = by_path.or_else(|| by_number(root, &file, directory, flags));
+    drop(file);
     let Some(file) = found else {
         report::passed(nr::OPEN, "not to be opened by the kernel");
         return false;
@@ -266,7 +258,7 @@ fn opened_as(path: &CString, flags: i32, ino: u64) -> Option<i32> {
 }
 
 /// The kernel's descriptor of a directory, by the handle that it would give for it (`FILEID_INO64_GEN` of FUSE).
-fn by_handle(root: &CString, flags: i32, ino: u64, generation: u32) -> Option<i32> {
+fn by_handle(root: &CStr, flags: i32, ino: u64, generation: u32) -> Option<i32> {
     const ROOT_FLAGS: i32 = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
     const BYTES: u32 = 12;
     const KIND: u32 = 0x81;

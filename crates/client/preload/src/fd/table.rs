@@ -23,6 +23,8 @@ pub const OWN: u32 = u32::MAX;
 
 /// One more than the highest descriptor ever entered.
 static END: AtomicU32 = AtomicU32::new(0);
+/// The same of those that are no own ones, whose numbers are high.
+static FILES_END: AtomicU32 = AtomicU32::new(0);
 
 /// What a descriptor is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +69,9 @@ fn set(fd: i32, value: u32) -> bool {
         return false;
     }
     END.fetch_max(fd as u32 + 1, Ordering::AcqRel);
+    if value != OWN {
+        FILES_END.fetch_max(fd as u32 + 1, Ordering::AcqRel);
+    }
     let old = TABLE[fd as usize].swap(value, Ordering::AcqRel);
     if old != 0 && old != OWN {
         description::drop_user(old - 1);
@@ -139,11 +144,11 @@ pub fn for_each(first: u32, last: u32, mut f: impl FnMut(i32, Entry)) {
 
 /// Calls `f` for every file of ours, with its description.
 pub fn for_each_file(mut f: impl FnMut(i32, u32)) {
-    for_each(0, u32::MAX, |fd, entry| {
-        if let Entry::File(index) = entry {
+    for fd in 0..FILES_END.load(Ordering::Acquire) as i32 {
+        if let Entry::File(index) = get(fd) {
             f(fd, index);
         }
-    });
+    }
 }
 
 /// Whether one of these descriptors, from `first` to `last`, is a file of ours.

@@ -7,10 +7,12 @@ use crate::client;
 use crate::fd::description::{self, OffsetGuard};
 use crate::fd::placeholder;
 use crate::hook::raw::{self, Args, nr};
+use crate::names::mapping;
 use crate::names::open::placeholder_of;
 use crate::names::paths::{fail, given, set_times};
 use crate::names::state;
 use crate::report;
+use crate::thread;
 use core::sync::atomic::Ordering;
 use shale_libfs::{Errno, SetAttr};
 
@@ -25,8 +27,10 @@ pub const CALLS: [u32; 5] = [
 
 /// Serves such a call; `None`: it is about no placeholder, or needs the kernel's file.
 pub fn serve(number: u32, args: &Args) -> Option<i64> {
-    let index = placeholder_of(args[0] as i32)?;
+    let fd = if number == nr::MMAP { args[4] } else { args[0] };
+    let index = placeholder_of(fd as i32)?;
     let result = match number {
+        nr::MMAP => mapping::map(index, args),
         nr::FCHMOD => set(index, |set| set.mode = Some(args[1] as u32)),
         nr::FCHOWN => set(index, |set| {
             (set.uid, set.gid) = (given(args[1] as u32), given(args[2] as u32));
@@ -73,7 +77,7 @@ impl Side {
     fn new(fd: u64, place: u64) -> Option<Self> {
         let index = placeholder_of(fd as i32)?;
         let d = description::get(index);
-        let held = d.lock(raw::gettid());
+        let held = d.lock(thread::tid());
         if placeholder_of(fd as i32) != Some(index) || (1..4096).contains(&place) {
             return None;
         }
@@ -170,7 +174,7 @@ const ENTRY_BYTES: usize = 19;
 /// `getdents64` of a directory.
 fn list(index: u32, args: &Args) -> Option<i64> {
     let d = description::get(index);
-    let held = d.lock(raw::gettid());
+    let held = d.lock(thread::tid());
     if placeholder_of(args[0] as i32) != Some(index) || placeholder::any_lost() {
         return None;
     }

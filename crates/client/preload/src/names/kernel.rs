@@ -6,6 +6,7 @@ use crate::hook::inside::with_signals_blocked;
 use crate::hook::raw::{Args, nr};
 use crate::names::open::placeholder_of;
 use crate::names::{paths, place, setting, state};
+use crate::thread;
 use core::sync::atomic::Ordering;
 
 /// Calls with descriptors among their arguments that are not served: which arguments these are.
@@ -233,7 +234,7 @@ pub fn makes_code(number: u32, args: &Args) -> bool {
 fn needed(fd: i32) {
     if let Some(index) = placeholder_of(fd) {
         let d = crate::fd::description::get(index);
-        let held = d.lock(crate::hook::raw::gettid());
+        let held = d.lock(thread::tid());
         placeholder::materialise(index, "a call of the kernel's");
         drop(held);
     }

@@ -11,6 +11,7 @@
 //! * [`place`]: where the path of a call leads to in the volume.
 //! * [`open`]: `open` and its like; [`paths`]: all other calls about paths.
 //! * [`descriptor`]: calls about a placeholder that no other file has.
+//! * [`mapping`]: private mappings of placeholders.
 //! * [`kernel`]: calls that need the kernel's file, or end the serving of names.
 //!
 //! What is not served goes to the kernel: `O_PATH`, `O_TMPFILE` and `O_DIRECT`, extended attributes,
@@ -19,6 +20,7 @@
 pub mod descriptor;
 pub mod executable;
 pub mod kernel;
+pub mod mapping;
 pub mod open;
 pub mod paths;
 pub mod place;

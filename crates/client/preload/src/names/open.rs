@@ -2,7 +2,7 @@
 
 use crate::calls::names as opened;
 use crate::fd::description::{self, Description};
-use crate::fd::placeholder::{self, ByNumber, OpenFile, OpenedBy};
+use crate::fd::placeholder::{self, OpenFile, OpenedBy};
 use crate::fd::table;
 use crate::hook::raw::{self, Args, nr};
 use crate::names::place;
@@ -11,7 +11,7 @@ use crate::names::state::Named;
 use crate::report;
 use core::sync::atomic::Ordering;
 use shale_libfs::{Errno, OFlags};
-use std::ffi::CString;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 /// Flags of `open` that are served; with any other one the kernel opens.
@@ -110,16 +110,6 @@ pub fn open(named: &'static Named, asked: &Asked) -> Option<i64> {
     if number.0.is_none() {
         number = Number::new(named, asked).ok()?;
     }
-    let by_number = match directory {
-        None => {
-            let name = client.session.kernel_name(file.ino());
-            ByNumber::File(CString::new([&*named.path, b"/", &*name].concat()).ok()?)
-        }
-        Some(generation) => ByNumber::Directory {
-            root: named.root.clone(),
-            generation,
-        },
-    };
     let path = OpenedBy {
         dir: asked.dir,
         start: place.start,
@@ -129,7 +119,8 @@ pub fn open(named: &'static Named, asked: &Asked) -> Option<i64> {
         file: Arc::new(file),
         flags: asked.kept(),
         path,
-        by_number,
+        root: &named.root,
+        directory,
     };
     enter(named, number, open).inspect(|_| report::fast(asked.number))
 }
@@ -140,10 +131,11 @@ struct Number(Option<i32>);
 impl Number {
     /// The lowest one that is free.
     fn new(named: &Named, asked: &Asked) -> Result<Self, i64> {
-        let flags = libc::O_PATH | (asked.flags & libc::O_CLOEXEC);
-        let args = [named.root.as_ptr() as u64, flags as u64, 0, 0, 0, 0];
-        // SAFETY: a path that ends with a zero byte.
-        let fd = unsafe { raw::syscall(nr::OPEN, &args) };
+        let command = match asked.has(libc::O_CLOEXEC) {
+            true => libc::F_DUPFD_CLOEXEC,
+            false => libc::F_DUPFD,
+        };
+        let fd = raw::fcntl(named.placeholder.as_raw_fd(), command, 0);
         let number = Self(i32::try_from(fd).ok().filter(|&fd| fd >= 0));
         match number.0 {
             None => Err(fd),
@@ -163,12 +155,12 @@ impl Drop for Number {
 }
 
 /// Makes a descriptor the placeholder of a file.
-fn enter(named: &Named, mut number: Number, open: OpenFile) -> Option<i64> {
+fn enter(named: &'static Named, mut number: Number, open: OpenFile) -> Option<i64> {
     let fd = number.0?;
     // What closed it may have escaped.
     table::remove(fd);
     let (ino, flags) = (open.file.ino(), open.flags);
-    let directory = matches!(open.by_number, ByNumber::Directory { .. });
+    let directory = open.directory.is_some();
     let fill = |index, d: &Description| {
         d.ino.store(ino, Ordering::Relaxed);
         d.mount.store(named.mount, Ordering::Release);

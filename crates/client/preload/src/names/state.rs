@@ -69,6 +69,8 @@ pub struct Named {
     pub path: Vec<u8>,
     /// The same, for the kernel.
     pub root: CString,
+    /// The root, opened with `O_PATH`: what placeholders are copies of.
+    pub placeholder: OwnedFd,
     /// The kernel starts no programs from it.
     pub no_exec: bool,
     /// The kernel's table of mounts; it says when it changes.
@@ -300,6 +302,7 @@ impl Named {
             device: mounts::get(mount)?.device,
             attributes_mask: asked(0)?.stx_attributes_mask,
             path: line.path.clone(),
+            placeholder: crate::fd::own::hide(open_root(&root, false)?),
             root,
             no_exec: line.no_exec,
             table,

@@ -115,6 +115,7 @@ mod daemon_link {
                             used: given.used,
                             watched: given.watched,
                             shared: given.shared,
+                            others: given.grant.others,
                         },
                         Ok(None) => Reply::NotLeased,
                         Err(_) => return Err(Errno::IO),

@@ -479,6 +479,7 @@ impl Connection {
                     used: given.used,
                     watched: given.watched,
                     shared: given.shared,
+                    others: given.grant.others,
                 })
             }
             Ok(None) => Ok(Reply::NotLeased),
