@@ -202,6 +202,10 @@ impl<'a> Call<'a> {
                 report::passed(self.number, "shared with another program");
                 return Route::Pass;
             }
+            mode::PATH_ONLY => {
+                placeholder::materialise(self.index, "opened with O_PATH");
+                return Route::Pass;
+            }
             mode::FAST => {
                 let client = client::is_attached(mount)
                     .then(|| client::get(mount))

@@ -25,6 +25,8 @@ pub mod mode {
     pub const FAST: u32 = 1;
     /// The kernel, for good.
     pub const HANDED_OVER: u32 = 2;
+    /// Nobody: a placeholder that was opened with `O_PATH`.
+    pub const PATH_ONLY: u32 = 3;
 }
 
 /// How the kernel's calls on a description use its pages.
@@ -379,12 +381,23 @@ impl Description {
     }
 
     /// Its descriptors are placeholders: what is served of it needs no call of the kernel's before. When it is taken.
-    pub fn mark_placeholder(&self, is_directory: bool) {
+    /// `path_only`: it was opened with `O_PATH`.
+    pub fn mark_placeholder(&self, is_directory: bool, path_only: bool) {
         let directory = if is_directory { DIRECTORY } else { 0 };
         self.flags
             .fetch_or(PLACEHOLDER | directory, Ordering::Relaxed);
         self.begin_counting(true);
-        self.mode.store(mode::FAST, Ordering::Release);
+        let mode = match path_only {
+            true => mode::PATH_ONLY,
+            false => mode::FAST,
+        };
+        self.mode.store(mode, Ordering::Release);
+    }
+
+    /// Whether it is a placeholder that was opened with `O_PATH`.
+    #[inline]
+    pub fn is_path_only(&self) -> bool {
+        self.mode.load(Ordering::Acquire) == mode::PATH_ONLY
     }
 
     /// Whether it is a directory.

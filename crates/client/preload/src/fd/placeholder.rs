@@ -6,7 +6,8 @@
 //! kernel is needed (a mapping, a child, a lock, a call that is not served), the file is opened through the mount, and
 //! that descriptor takes the place of every one of the description: it is *materialised*. From then on it is as any other.
 //!
-//! A directory is opened so, too, and listed here. Materialised, its descriptors are the kernel's for good.
+//! A directory is opened so, too, and listed here, and what is opened with `O_PATH`, which is a file or directory by its name only.
+//! Materialised, their descriptors are the kernel's for good.
 //!
 //! A placeholder never leaves its process: before a child is made all are materialised. Invariant: a description with
 //! [`is_placeholder`](crate::fd::description::Description::is_placeholder) has an entry in `OPEN`, and all its users are descriptors of this process.
@@ -25,8 +26,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 /// Flags of `open` that a file has when the kernel opens it later.
-const LATER: i32 =
-    libc::O_ACCMODE | libc::O_APPEND | libc::O_SYNC | libc::O_NONBLOCK | libc::O_DIRECTORY;
+const LATER: i32 = libc::O_ACCMODE
+    | libc::O_APPEND
+    | libc::O_SYNC
+    | libc::O_NONBLOCK
+    | libc::O_DIRECTORY
+    | libc::O_PATH;
 
 /// A file that this process has opened without the kernel.
 pub struct OpenFile {
@@ -179,8 +184,8 @@ pub fn materialise(index: u32, why: &'static str) -> bool {
         report::passed(nr::OPEN, "not to be opened by the kernel");
         return false;
     };
-    let is_directory = d.is_directory();
-    if is_directory {
+    let for_good = d.is_directory() || d.is_path_only();
+    if for_good {
         // How far it was listed. The kernel's positions are the volume's.
         raw::lseek(
             file,
@@ -192,7 +197,7 @@ pub fn materialise(index: u32, why: &'static str) -> bool {
         if of == index {
             let closes = raw::fcntl(fd, libc::F_GETFD, 0) as i32 & libc::FD_CLOEXEC != 0;
             raw::dup3(file, fd, if closes { libc::O_CLOEXEC } else { 0 });
-            if is_directory {
+            if for_good {
                 // All others are the kernel's.
                 table::remove_of(fd, index);
             }

@@ -7,10 +7,12 @@ use crate::client;
 use crate::fd::description::{self, OffsetGuard};
 use crate::fd::placeholder;
 use crate::hook::raw::{self, Args, nr};
+use crate::mounts;
+use crate::names::kernel::asks_about_itself;
 use crate::names::mapping;
 use crate::names::open::placeholder_of;
 use crate::names::paths::{fail, given, set_times};
-use crate::names::state;
+use crate::names::{place, state};
 use crate::report;
 use crate::thread;
 use core::sync::atomic::Ordering;
@@ -27,9 +29,15 @@ pub const CALLS: [u32; 5] = [
 
 /// Serves such a call; `None`: it is about no placeholder, or needs the kernel's file.
 pub fn serve(number: u32, args: &Args) -> Option<i64> {
-    let fd = if number == nr::MMAP { args[4] } else { args[0] };
-    let index = placeholder_of(fd as i32)?;
+    let fd = match number {
+        nr::MMAP => args[4] as i32,
+        nr::CHMOD | nr::FCHMODAT => return mode_by_link(number, args),
+        _ => args[0] as i32,
+    };
+    let index = placeholder_of(fd)?;
     let result = match number {
+        nr::NEWFSTATAT => stat(index, args),
+        _ if description::get(index).is_path_only() => None,
         nr::MMAP => mapping::map(index, args),
         nr::FCHMOD => set(index, |set| set.mode = Some(args[1] as u32)),
         nr::FCHOWN => set(index, |set| {
@@ -61,6 +69,31 @@ fn set(index: u32, what: impl FnOnce(&mut SetAttr)) -> Option<i64> {
         Ok(()) => Some(0),
         Err(e) => refusal(e),
     }
+}
+
+/// `chmod` of a descriptor by its name in `/proc`: so libc changes the mode of what may be no symbolic link (fchmodat(3)).
+fn mode_by_link(number: u32, args: &Args) -> Option<i64> {
+    let (path, mode) = match number {
+        nr::CHMOD => (args[0], args[1]),
+        _ => (args[1], args[2]),
+    };
+    // SAFETY: the program's own call.
+    let path = unsafe { place::path(path) }?;
+    let digits = path.strip_prefix(b"/proc/self/fd/")?;
+    let fd: i32 = core::str::from_utf8(digits).ok()?.parse().ok()?;
+    let index = placeholder_of(fd)?;
+    set(index, |set| set.mode = Some(mode as u32)).inspect(|_| report::fast(number))
+}
+
+/// `newfstatat` with an empty path, of what was opened with `O_PATH`: all others know how to be asked.
+fn stat(index: u32, args: &Args) -> Option<i64> {
+    let d = description::get(index);
+    if !d.is_path_only() || !asks_about_itself(nr::NEWFSTATAT, args) || placeholder::any_lost() {
+        return None;
+    }
+    let attr = placeholder::file(index)?.stat().ok()?;
+    let device = mounts::get(d.mount.load(Ordering::Relaxed))?.device;
+    Some(attributes::put_stat(&attr, device, args[2]))
 }
 
 /// One file of a copy: its description, held, and the byte at which the copy begins there.

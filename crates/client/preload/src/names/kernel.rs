@@ -143,7 +143,7 @@ pub fn prepare(number: u32, args: &Args) {
     if !placeholder::any() {
         return;
     }
-    if asks_about_itself(number, args) {
+    if asks_about_itself(number, args) && !is_path_only(args[0] as i32) {
         return;
     }
     for &at in descriptors_of(number) {
@@ -186,7 +186,7 @@ pub fn gives_placeholder(number: u32, args: &Args) -> bool {
 }
 
 /// Whether a call asks for attributes of an open file, by a path that is empty: that is served ([`attributes::stat`]).
-fn asks_about_itself(number: u32, args: &Args) -> bool {
+pub fn asks_about_itself(number: u32, args: &Args) -> bool {
     let flags = match number {
         nr::NEWFSTATAT => args[3],
         nr::STATX => args[2],
@@ -194,6 +194,11 @@ fn asks_about_itself(number: u32, args: &Args) -> bool {
     };
     // SAFETY: the program's own call.
     flags as i32 & libc::AT_EMPTY_PATH != 0 && unsafe { attributes::is_empty_path(args[1]) }
+}
+
+fn is_path_only(fd: i32) -> bool {
+    let index = placeholder_of(fd);
+    index.is_some_and(|index| crate::fd::description::get(index).is_path_only())
 }
 
 /// Whether a command of `fcntl` is about more than the descriptor.

@@ -14,7 +14,7 @@
 //! * [`mapping`]: private mappings of placeholders.
 //! * [`kernel`]: calls that need the kernel's file, or end the serving of names.
 //!
-//! What is not served goes to the kernel: `O_PATH`, `O_TMPFILE` and `O_DIRECT`, extended attributes,
+//! What is not served goes to the kernel: `O_TMPFILE` and `O_DIRECT`, extended attributes,
 //! paths that lead over the borders of the mount, users other than the superuser with all capabilities.
 
 pub mod descriptor;

@@ -29,6 +29,8 @@ const SERVED: i32 = libc::O_ACCMODE
     | LARGE;
 /// `O_LARGEFILE`, as the kernel has it.
 const LARGE: i32 = 0o100_000;
+/// Flags that matter with `O_PATH` (open(2)).
+const WITH_PATH: i32 = libc::O_PATH | libc::O_CLOEXEC | libc::O_DIRECTORY | libc::O_NOFOLLOW;
 
 /// Numbers of the calls that open by a path.
 pub const CALLS: [u32; 4] = [nr::OPEN, nr::CREAT, nr::OPENAT, nr::OPENAT2];
@@ -47,11 +49,12 @@ impl Asked {
     /// `None`: the call opens nothing by a path.
     pub fn of(number: u32, args: &Args) -> Option<Self> {
         let asked = |dir: i32, path: u64, flags: i32, mode: u64| {
+            let path_only = flags & libc::O_PATH != 0;
             Some(Self {
                 number,
                 dir,
                 path,
-                flags,
+                flags: if path_only { flags & WITH_PATH } else { flags },
                 mode: mode as u32,
             })
         };
@@ -65,9 +68,16 @@ impl Asked {
     }
 
     fn is_served(&self) -> bool {
+        if self.is_path_only() {
+            return true;
+        }
         let access = self.flags & libc::O_ACCMODE;
         let cuts_unwritten = self.flags & libc::O_TRUNC != 0 && access == libc::O_RDONLY;
         self.flags & !SERVED == 0 && access != libc::O_ACCMODE && !cuts_unwritten
+    }
+
+    fn is_path_only(&self) -> bool {
+        self.flags & libc::O_PATH != 0
     }
 
     fn has(&self, flag: i32) -> bool {
@@ -105,7 +115,13 @@ pub fn open(named: &'static Named, asked: &Asked) -> Option<i64> {
     };
     let directory = match file.is_regular() {
         true => None,
-        false => Some(file.stat().ok()?.generation),
+        false => {
+            let attr = file.stat().ok()?;
+            // With `O_PATH` anything is opened.
+            let is_dir = attr.mode & libc::S_IFMT == libc::S_IFDIR;
+            is_dir.then_some(())?;
+            Some(attr.generation)
+        }
     };
     if number.0.is_none() {
         number = Number::new(named, asked).ok()?;
@@ -161,11 +177,12 @@ fn enter(named: &'static Named, mut number: Number, open: OpenFile) -> Option<i6
     table::remove(fd);
     let (ino, flags) = (open.file.ino(), open.flags);
     let directory = open.directory.is_some();
+    let path_only = flags & libc::O_PATH != 0;
     let fill = |index, d: &Description| {
         d.ino.store(ino, Ordering::Relaxed);
         d.mount.store(named.mount, Ordering::Release);
         placeholder::note(index, open);
-        d.mark_placeholder(directory);
+        d.mark_placeholder(directory, path_only);
     };
     opened::enter_filled(fd, flags, fill)?;
     number.0 = None;

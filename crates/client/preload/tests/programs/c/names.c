@@ -457,6 +457,139 @@ static void directories(void) {
     close(at);
 }
 
+// What is opened by its name only.
+static void by_name_only(const char *dir) {
+    int fd, at, again;
+    struct stat s;
+    struct statx x;
+    char bytes[16], path[64];
+    OPENS(fd, open("only", O_CREAT | O_WRONLY, 0644));
+    SAY(write(fd, "content", 7));
+    close(fd);
+    SAY(mkdir("only.d", 0755));
+    OPENS(fd, open("only", O_PATH | O_CLOEXEC));
+    SAY(fstat(fd, &s));
+    printf("mode %o size %lld\n", s.st_mode, (long long)s.st_size);
+    SAY(statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &x));
+    printf("size %lld attributes %llx\n", (long long)x.stx_size, (unsigned long long)x.stx_attributes);
+    close(fd);
+    // Each of these has one of its own: the first one that is not served has it opened by the kernel.
+#define ONLY(name, call) (OPENS(fd, open(name, O_PATH)), SAY(call), close(fd))
+    ONLY("only", read(fd, bytes, sizeof bytes));
+    ONLY("only", pread(fd, bytes, sizeof bytes, 0));
+    ONLY("only", write(fd, "x", 1));
+    ONLY("only", lseek(fd, 0, SEEK_END));
+    ONLY("only", ftruncate(fd, 1));
+    ONLY("only", fsync(fd));
+    ONLY("only", fchmod(fd, 0600));
+    ONLY("only", fchown(fd, 1, 1));
+    ONLY("only", futimens(fd, NULL));
+    ONLY("only", posix_fadvise(fd, 0, 0, POSIX_FADV_WILLNEED) == EBADF);
+    ONLY("only", fcntl(fd, F_GETFL) & (O_PATH | O_ACCMODE));
+    ONLY("only", fcntl(fd, F_SETFL, O_APPEND));
+    ONLY("only", flock(fd, LOCK_EX));
+    ONLY("only", mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, fd, 0) == MAP_FAILED ? -1 : 0);
+    ONLY("only", fsetxattr(fd, "user.a", "b", 1, 0));
+    ONLY("only", fchdir(fd));
+    ONLY("only", openat(fd, "x", O_RDONLY));
+    ONLY("only", linkat(fd, "", AT_FDCWD, "only.linked", AT_EMPTY_PATH));
+    ONLY("only.d", getdents64(fd, bytes, sizeof bytes));
+    ONLY("only.d", unlinkat(fd, "missing", 0));
+    ONLY("only.d", mkdirat(fd, "below", 0755));
+    ONLY("only.d", open("only.d/missing", O_PATH));
+    ONLY("only.d", open("only", O_PATH | O_DIRECTORY));
+    ONLY("only.d", fchdir(fd));
+    SAY(chdir(dir));
+    // As libc's fchmodat has it, for what may be no symbolic link.
+    SAY(fchmodat(AT_FDCWD, "only", 0640, AT_SYMLINK_NOFOLLOW));
+    attributes("only");
+    SAY(fchmodat(AT_FDCWD, "only.d", 0710, AT_SYMLINK_NOFOLLOW));
+    attributes("only.d");
+    SAY(symlink("only", "only.link"));
+    SAY(fchmodat(AT_FDCWD, "only.link", 0600, AT_SYMLINK_NOFOLLOW));
+    OPENS(fd, open("only.link", O_PATH | O_NOFOLLOW));
+    SAY(fstat(fd, &s));
+    printf("mode %o\n", s.st_mode);
+    SAY(readlinkat(fd, "", bytes, sizeof bytes));
+    close(fd);
+    // A file that is opened by it, and one that moves and goes meanwhile.
+    OPENS(fd, open("only", O_PATH));
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    content(path);
+    OPENS(at, open("only", O_PATH));
+    again = dup(at);
+    SAY(rename("only", "only.moved"));
+    SAY(fstat(again, &s));
+    printf("links %lu\n", (unsigned long)s.st_nlink);
+    SAY(unlink("only.moved"));
+    SAY(unlink("only.linked"));
+    SAY(fstat(at, &s));
+    printf("links %lu\n", (unsigned long)s.st_nlink);
+    close(at);
+    close(again);
+    close(fd);
+    SAY(rmdir("only.d/below"));
+    SAY(rmdir("only.d"));
+    SAY(unlink("only.link"));
+}
+
+// Private mappings.
+static void mappings(void) {
+    int fd;
+    struct stat s;
+    static char page[4096], bytes[8192];
+    for (size_t i = 0; i < sizeof page; i++)
+        page[i] = 'a' + i % 26;
+    OPENS(fd, open("mapped", O_CREAT | O_RDWR, 0644));
+    for (int i = 0; i < 3; i++)
+        SAY(write(fd, page, sizeof page));
+    SAY(write(fd, "end", 3));
+    char *all = mmap(NULL, 4 * 4096, PROT_READ, MAP_PRIVATE, fd, 0);
+    printf("%d %d %.3s %d\n", all != MAP_FAILED, memcmp(all + 4096, page, sizeof page), all + 3 * 4096, all[3 * 4096 + 3]);
+    char *part = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 4096);
+    part[0] = '!';
+    printf("%c %c\n", part[0], part[1]);
+    SAY(pread(fd, bytes, 1, 4096));
+    printf("%c\n", bytes[0]);
+    // What is dropped comes back.
+    SAY(madvise(part, 4096, MADV_DONTNEED));
+    printf("%c\n", part[0]);
+    // It stays when the file is closed, changed, and gone.
+    SAY(fstat(fd, &s));
+    SAY(close(fd));
+    SAY(unlink("mapped"));
+    printf("%d\n", memcmp(all, page, sizeof page));
+    // Children have it.
+    pid_t child = fork();
+    if (child == 0)
+        _exit(memcmp(all + 2 * 4096, page, sizeof page) || part[0] != 'a');
+    int status;
+    waitpid(child, &status, 0);
+    printf("child %d\n", status);
+    // A page behind the end is SIGBUS.
+    OPENS(fd, open("mapped", O_CREAT | O_RDWR, 0644));
+    SAY(write(fd, "x", 1));
+    char *behind = mmap(NULL, 2 * 4096, PROT_READ, MAP_PRIVATE, fd, 0);
+    child = fork();
+    if (child == 0)
+        _exit(behind[4096]);
+    waitpid(child, &status, 0);
+    printf("child %d\n", WTERMSIG(status));
+    SAY(munmap(all, 4 * 4096));
+    SAY(munmap(part, 4096));
+    SAY(munmap(behind, 2 * 4096));
+    SAY(mmap(NULL, 0, PROT_READ, MAP_PRIVATE, fd, 0) == MAP_FAILED ? -1 : 0);
+    SAY(mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, fd, 5) == MAP_FAILED ? -1 : 0);
+    close(fd);
+    OPENS(fd, open("mapped", O_WRONLY));
+    SAY(mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, fd, 0) == MAP_FAILED ? -1 : 0);
+    close(fd);
+    OPENS(fd, open("mapped", O_RDONLY));
+    SAY(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED ? -1 : 0);
+    close(fd);
+    SAY(unlink("mapped"));
+}
+
 int main(int, char **arguments) {
     const char *dir = arguments[1];
     umask(022);
@@ -470,6 +603,9 @@ int main(int, char **arguments) {
     descriptors();
     list(".");
     directories();
+    list(".");
+    by_name_only(dir);
+    mappings();
     list(".");
     return 0;
 }
