@@ -174,6 +174,10 @@ impl LogSlot {
     }
 }
 
+/// Name of a file beside the logs that was the log of a client which has left, kept for the next one. It is of no slot,
+/// nothing in it counts, and it is removed at the next start.
+pub const LEFT_FILE: &str = "log-999";
+
 /// Name of the file of log `slot` in the NVM directory.
 pub fn file_name(slot: u32) -> String {
     format!("log-{slot:03}")

@@ -55,7 +55,7 @@ pub use map::{Map, MapOptions};
 pub use mapping::{Access, Piece};
 pub use shared::SharedWords;
 pub use timing::{Model, Pace, Timing};
-pub use unnamed::{create_unnamed, name_unnamed};
+pub use unnamed::{create_unnamed, name_unnamed, rename_file};
 pub use view::MappedRegion;
 
 #[cfg(test)]

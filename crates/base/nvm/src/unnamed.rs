@@ -40,6 +40,17 @@ pub fn name_unnamed(file: impl AsFd, path: &FilePath) -> Result<(), NvmError> {
     synced
 }
 
+/// Gives a file another name in the same directory; what has that name already is gone. When this returns the new name
+/// survives a power cut, as far as the file system does.
+///
+/// # Errors
+/// What the kernel says. Then the file has its old name, or the new one, which a power cut can take back.
+pub fn rename_file(from: &FilePath, to: &FilePath) -> Result<(), NvmError> {
+    assert!(from.parent() == to.parent(), "another directory");
+    rustix::fs::rename(from, to).map_err(|e| NvmError::os(from, "rename it", e))?;
+    sync_directory(to)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,6 +74,12 @@ mod tests {
             (content.len(), &content[4096..4103]),
             (1 << 20, &b"content"[..])
         );
+        let other = dir.path().join("log-008");
+        std::fs::write(&other, "in its place").unwrap();
+        rename_file(&path, &other).unwrap();
+        assert!(!path.exists() && std::fs::read(&other).unwrap() == content);
+        let missing = rename_file(&path, &other).unwrap_err();
+        assert_eq!(missing.raw_os_error(), Some(libc::ENOENT));
         let gone = create_unnamed(&dir.path().join("none"), 4096).unwrap_err();
         assert_eq!(gone.raw_os_error(), Some(libc::ENOENT));
     }

@@ -9,6 +9,7 @@
 //! | [`protect`] | the processor's protection keys |
 //! | [`threads`] | which threads of the process still live, and what its children begin with |
 //! | [`private`] | files that nobody but their owner may open |
+//! | [`file_users`] | who else has a file open |
 //! | [`printable`] | text from outside, as a terminal may have it |
 //! | [`size`] | sizes as people write and read them |
 //! | [`random`] | numbers that are the same in every run |
@@ -20,6 +21,7 @@ compile_error!("Shale runs on x86-64 Linux");
 pub mod biased_rwlock;
 pub mod clock;
 pub mod failpoints;
+pub mod file_users;
 pub mod heap;
 mod lone;
 pub mod mutants;

@@ -8,7 +8,7 @@ use super::{
 };
 use rustix::fs::FlockOperation;
 use shale_format::limits::{LOG_SLOTS, SEGMENT_BYTES};
-use shale_format::log::file_name;
+use shale_format::log::{LEFT_FILE, file_name};
 use shale_nvm::{Access, Map, MapOptions};
 use shale_pool::device_assembly;
 use shale_pool::error::PoolError;
@@ -53,7 +53,7 @@ pub fn check_volume_dir(
         report.push(too_old(error.to_string()), options.findings_max);
     }
     for name in files.iter().filter(|name| name.starts_with("log-")) {
-        if !(0..LOG_SLOTS).any(|slot| *name == file_name(slot)) {
+        if *name != LEFT_FILE && !(0..LOG_SLOTS).any(|slot| *name == file_name(slot)) {
             report.push(put_aside(name), options.findings_max);
         }
     }

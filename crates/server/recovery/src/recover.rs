@@ -39,7 +39,9 @@ use shale_digest::{
 };
 use shale_format::LogPos;
 use shale_format::limits::BLOCK_BYTES;
-use shale_format::log::{END_AT, LogHeader, LogSlot, RING_AT, TAIL_AT, end, file_name, slot_state};
+use shale_format::log::{
+    END_AT, LEFT_FILE, LogHeader, LogSlot, RING_AT, TAIL_AT, end, file_name, slot_state,
+};
 use shale_oplog::{LogReader, Recent, Scan};
 use shale_persist::staged::StagedArea;
 use shale_pool::nvm_dir::{remove, volume_files};
@@ -536,9 +538,10 @@ impl Recovery<'_> {
         let slots = self.volume.log_slots();
         for dir in [Some(self.nvm_dir), self.buffer_dir].into_iter().flatten() {
             for name in volume_files(dir)? {
+                let left = name == LEFT_FILE;
                 let number = name.strip_prefix("log-").and_then(|n| n.parse().ok());
                 let slot = number.and_then(|n: usize| slots.get(n));
-                if slot.is_some_and(|s| s.state == slot_state::FREE)
+                if (left || slot.is_some_and(|s| s.state == slot_state::FREE))
                     && let Err(e) = remove(&dir.join(&name))
                 {
                     // Nothing of it counts any more, so it keeps nobody from starting.

@@ -6,7 +6,7 @@
 
 use crate::config::{FixedLogs, LogMap};
 use crate::connections::limits::RateLimits;
-use crate::connections::log_pool::LogPool;
+use crate::connections::log_pool::{LeftLog, LogPool};
 use crate::connections::write_accounting::WriteAccounting;
 use crate::digest_scheduler::DigestScheduler;
 use crate::error::{DaemonError, Result};
@@ -32,7 +32,7 @@ use shale_proto::PeerIdentity;
 use shale_proto::message::PROTO_VERSION;
 use shale_sys::{Clock, failpoints, mutants};
 use shale_volume::Volume;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -117,7 +117,7 @@ pub(crate) struct Parts {
 pub(crate) struct AttachService {
     parts: Parts,
     settings: Settings,
-    /// A log file that is ready, in the directory of the memory tier.
+    /// A log file that is there for the next client, in the directory of the memory tier.
     pub(crate) spare: LogPool,
     /// The same in memory, for buffered clients.
     pub(crate) spare_in_memory: LogPool,
@@ -248,7 +248,7 @@ impl AttachService {
         let bytes = RING_AT + ring_bytes as usize;
         let ready = match transport {
             Transport::InProcess => None,
-            Transport::Socket => spare.take(&path, bytes)?,
+            Transport::Socket => spare.take(&path, bytes, uid)?,
         };
         let map = Arc::new(match ready {
             Some(fd) => options.open(vec![Piece { fd, bytes }], Access::ReadWrite)?,
@@ -449,27 +449,53 @@ impl AttachService {
         if client.transport == Transport::Socket {
             tracing::info!(client = client.id, pid = client.pid, "client left");
         }
-        match self.free_log(client.slot) {
-            Ok(()) if client.transport == Transport::Socket => {
-                let nvm_log = client.nvm_log.iter().map(|log| &log.fd);
-                for fd in nvm_log.chain([&client.log_fd]) {
-                    shale_recovery::empty_log(fd.as_fd(), client.ring_bytes);
-                }
-            }
-            Ok(()) => {}
+        if let Err(e) = self.free_logs_of(client) {
             // Everything is in the volume; the next start frees the slot.
-            Err(e) => tracing::error!(client = client.id, "cannot free its log: {e}"),
+            tracing::error!(client = client.id, "cannot free its log: {e}");
         }
         digested
+    }
+
+    /// Frees the slot of a client that has left; its logs are kept for the next one, or removed.
+    fn free_logs_of(&self, client: &Arc<Client>) -> Result<()> {
+        if client.transport == Transport::InProcess {
+            return self.free_log(client.slot);
+        }
+        let _nobody_attaches = self.table.lock();
+        self.free_slot_of_log(client.slot)?;
+        let leave = |pool: &LogPool, fd: &OwnedFd, path: &Path| {
+            let Ok(file) = rustix::io::fcntl_dupfd_cloexec(fd, 0) else {
+                return Ok(remove(path)?);
+            };
+            pool.leave(LeftLog {
+                file,
+                path: path.to_owned(),
+                bytes: RING_AT + client.ring_bytes as usize,
+                uid: client.person.uid,
+                client: Arc::downgrade(client),
+            })
+        };
+        match &client.nvm_log {
+            Some(nvm) => {
+                leave(&self.spare_in_memory, &client.log_fd, &client.log_path)?;
+                leave(&self.spare, &nvm.fd, &nvm.path)
+            }
+            None => leave(&self.spare, &client.log_fd, &client.log_path),
+        }
     }
 
     /// Frees a slot of the log table, then removes its files. Nobody may attach in
     /// between: the files of a new client in that slot have the same names.
     pub(crate) fn free_log(&self, slot: u32) -> Result<()> {
         let _nobody_attaches = self.table.lock();
+        self.free_slot_of_log(slot)?;
+        self.remove_logs(slot)
+    }
+
+    fn free_slot_of_log(&self, slot: u32) -> Result<()> {
         self.set_slot(slot, &zerocopy::FromZeros::new_zeroed())?;
         failpoints::reach("log-freed");
-        self.remove_logs(slot)
+        Ok(())
     }
 
     /// Removes the files of a slot that is free, if there are any.

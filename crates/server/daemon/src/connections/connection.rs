@@ -9,6 +9,7 @@ use crate::space::FreeSpace;
 use crate::stats::Observer;
 use crate::tiering::Unsent;
 use parking_lot::Mutex;
+use rustix::fs::{Mode, OFlags};
 use shale_clients::client::{Client, Transport};
 use shale_coherence::digest_stop::DigestStop;
 use shale_coherence::lease_manager::NoLease;
@@ -20,7 +21,7 @@ use shale_proto::message::{
 };
 use shale_proto::{Handler, LeaseMode, LeaseRequestMode, Reply, Request};
 use shale_volume::{Run, VolumeError};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -249,17 +250,19 @@ impl Connection {
     }
 
     fn descriptors(&self, client: &Client) -> Result<Vec<OwnedFd>, DaemonError> {
-        let copy = |fd: &OwnedFd, path: &Path| {
-            rustix::io::fcntl_dupfd_cloexec(fd, 0)
-                .map_err(|e| DaemonError::file(path, "duplicate its descriptor", e))
+        // An opening of its own: when that is gone, the client cannot write to its log any more.
+        let open = |fd: &OwnedFd, path: &Path| {
+            let own = format!("/proc/self/fd/{}", fd.as_raw_fd());
+            rustix::fs::open(own, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+                .map_err(|e| DaemonError::file(path, "open it once more", e))
         };
         let mut fds = vec![
-            copy(&client.log_fd, &client.log_path)?,
+            open(&client.log_fd, &client.log_path)?,
             client.daemon_page.read_only_fd()?,
             client.client_page.fd()?,
         ];
         if let Some(log) = &client.nvm_log {
-            fds.push(copy(&log.fd, &log.path)?);
+            fds.push(open(&log.fd, &log.path)?);
         }
         Ok(fds)
     }

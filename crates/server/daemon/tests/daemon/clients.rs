@@ -3,12 +3,14 @@
 use crate::served::*;
 use shale_daemon::{Daemon, WriteBackTimes};
 use shale_format::limits::BLOCK_BYTES;
+use shale_format::log::{LEFT_FILE, file_name};
 use shale_format::record::StealBody;
 use shale_format::{BlockAddr, Durability, Ino};
 use shale_oplog::encode;
 use shale_proto::open_name::TokenOwner;
 use shale_proto::shared_pages::{daemon_page, state};
 use shale_proto::{LeaseMode, Reply, Request};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 #[test]
@@ -120,8 +122,52 @@ fn the_end_of_a_connection_digests_the_log() {
         assert!(row.bytes_stored > 0, "a row that says nothing: {row:?}");
     }
     assert!(status.written_by_others.log_bytes > 0);
-    eventually("its log is gone", || place.logs().is_empty());
+    eventually("its log is of no slot", || {
+        !place.logs().contains(&file_name(used[0].slot))
+    });
     assert_eq!(daemon.volume().space().taken, 0, "nothing stays granted");
+    daemon.shutdown().unwrap();
+    assert!(place.logs().is_empty());
+}
+
+#[test]
+fn the_log_that_a_client_has_left_is_the_next_ones() {
+    let place = Place::new(64);
+    let daemon = place.start();
+    daemon.listen(&place.socket()).unwrap();
+    let inode = |name: &str| {
+        let found = std::fs::metadata(place.nvm().join(name));
+        found.map_or(0, |m| std::os::unix::fs::MetadataExt::ino(&m))
+    };
+    let mut logs = BTreeSet::new();
+    for round in 0..20 {
+        let mut hand = Hand::over(&place.socket());
+        logs.insert(inode(&file_name(hand.attached.slot)));
+        // What the one before has logged is none of this one's: its log is empty, and then has this file in it.
+        let name = format!("file {round}");
+        hand.make_file(&name, name.as_bytes());
+        let leaves = daemon.status_values().clients[0].client;
+        drop(hand);
+        eventually("it has gone", || {
+            daemon.status_values().clients.iter().all(|c| c.client != leaves)
+        });
+        eventually("its log is kept, or one is ready", || {
+            daemon.status_values().pooled_log_bytes > 0
+        });
+        assert_eq!(content(&daemon.volume().view(), &name), name.as_bytes());
+    }
+    assert!(logs.len() < 10, "{} files for 20 logs", logs.len());
+    // A daemon that is killed leaves it, and the next one removes it.
+    eventually("one is there under its name", || {
+        drop(Hand::over(&place.socket()));
+        place.logs() == [LEFT_FILE]
+    });
+    let copy = std::fs::read(place.nvm().join(LEFT_FILE)).unwrap();
+    daemon.shutdown().unwrap();
+    assert!(place.logs().is_empty());
+    std::fs::write(place.nvm().join(LEFT_FILE), copy).unwrap();
+    let daemon = place.start();
+    assert!(place.logs().is_empty());
     daemon.shutdown().unwrap();
 }
 
