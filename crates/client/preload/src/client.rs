@@ -249,10 +249,10 @@ fn is_taken_away(mount: u32, client: &'static Client) -> bool {
     was_there
 }
 
-/// Ends the session with a mount of which no file is served any more: as long as there are clients the
+/// Ends the session with a mount of which no file is served any more, and no names: as long as there are clients the
 /// kernel may not keep attributes of any file.
 pub fn part(mount: u32, client: &'static Client) {
-    if is_taken_away(mount, client) {
+    if !setting::have_served() && is_taken_away(mount, client) {
         pays::parted();
     }
 }

@@ -68,8 +68,7 @@ fn serve(thread: &Thread, number: u32, args: &Args) -> i64 {
     }
     match number {
         nr::OPEN | nr::CREAT | nr::OPENAT | nr::OPENAT2 | nr::OPEN_BY_HANDLE_AT => {
-            // SAFETY: the program's own call, made for it.
-            let fd = unsafe { raw::syscall(number, args) };
+            let fd = names_in_process::by_kernel(thread, number, args);
             if fd >= 0 && opened(thread, fd as i32, number, args) == PANICKED {
                 // The file is open: nothing of the call is left to be done.
                 failure::go_on_without(thread, number, args);

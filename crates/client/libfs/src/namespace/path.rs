@@ -43,6 +43,7 @@ pub struct Tree {
     caller: Caller,
     start: u64,
     mounted: bool,
+    takes: bool,
 }
 
 impl Tree {
@@ -56,17 +57,20 @@ impl Tree {
             caller,
             start: Ino::ROOT.0,
             mounted: false,
+            takes: true,
         }
     }
 
     /// The same tree as a program sees it that has it mounted: paths without a slash at their beginning begin in directory `start`, and
-    /// what leads out of the tree (an absolute symbolic link, `..` of the root) is [`BY_KERNEL`](crate::BY_KERNEL).
+    /// what leads out of the tree (an absolute symbolic link, `..` of the root) is [`BY_KERNEL`](crate::BY_KERNEL). Unless it `takes` leases,
+    /// so is what does not lead through a directory that this client has alone.
     #[must_use]
-    pub fn mounted_at(self, start: u64) -> Self {
+    pub fn mounted_at(self, start: u64, takes: bool) -> Self {
         let mounted = true;
         Self {
             start,
             mounted,
+            takes,
             ..self
         }
     }
@@ -84,6 +88,7 @@ impl Tree {
             paths: self.paths(),
             start: self.start,
             mounted: self.mounted,
+            takes: self.takes,
         }
     }
 

@@ -72,6 +72,9 @@ pub(crate) struct Origin<'o> {
     /// The tree is mounted somewhere, and the caller walks as the kernel does: what leads out of it, by an absolute symbolic
     /// link or above the root, is [`BY_KERNEL`].
     pub mounted: bool,
+    /// Leases may be asked for. Else what does not lead through a directory that this client has alone is [`BY_KERNEL`]: it can be
+    /// answered there, and nobody has to give anything up for it.
+    pub takes: bool,
 }
 
 /// One walk.
@@ -85,6 +88,8 @@ struct Walk<'o, 's> {
     last: LeaseMode,
     links: u32,
     passed: Vec<Passed>,
+    /// As [`Origin::takes`], or it leads through a directory that this client has alone.
+    takes: bool,
 }
 
 /// Walks along `path`, which begins at the root with a slash, and where `from` says without one. `follow`:
@@ -150,6 +155,7 @@ impl<'o, 's> Walk<'o, 's> {
             last,
             links: 0,
             passed: Vec::new(),
+            takes: from.takes,
         }
     }
 
@@ -163,7 +169,16 @@ impl<'o, 's> Walk<'o, 's> {
         if path.contains(&0) {
             return Err(Errno::INVAL.into());
         }
-        self.last(self.from.start, path, follow, true)
+        let target = self.last(self.from.start, path, follow, true)?;
+        self.may_ask().map(|()| target)
+    }
+
+    /// Leaves to the kernel what needs a lease, where none may be asked for.
+    fn may_ask(&self) -> Result<(), Stop> {
+        match self.takes {
+            true => Ok(()),
+            false => Err(BY_KERNEL.into()),
+        }
     }
 
     /// Walks from directory `start`; `whole`: this is the caller's path, and not a link's.
@@ -248,7 +263,10 @@ impl<'o, 's> Walk<'o, 's> {
             path: prefix,
         };
         let generation = paths.generation();
-        if let Some(dir) = paths.get(&way, |ino| op.lease_word(ino)) {
+        // The table does not say who else has leases on what is on the way.
+        if self.takes
+            && let Some(dir) = paths.get(&way, |ino| op.lease_word(ino))
+        {
             return Ok(dir);
         }
         let dir = self.dir(start, prefix)?;
@@ -294,7 +312,11 @@ impl<'o, 's> Walk<'o, 's> {
         mode: LeaseMode,
     ) -> Result<Option<(u64, u8)>, Stop> {
         self.pass(dir);
-        let node = self.op.leased(dir, mode)?;
+        let node = match self.op.leased(dir, mode) {
+            Err(_) if !self.takes => return Err(BY_KERNEL.into()),
+            node => node?,
+        };
+        self.takes |= self.op.may_change(&node);
         let state = self.op.read(&node)?;
         if state.orphan && self.from.mounted && dir == self.from.start {
             // The caller gave a number: no name leads elsewhere by now.
@@ -318,6 +340,7 @@ impl<'o, 's> Walk<'o, 's> {
             return Err(Errno::LOOP.into());
         }
         self.pass(ino);
+        self.may_ask()?;
         let node = self.op.node(ino)?;
         let state = self.op.read(&node)?;
         if !state.inode.is_symlink() {

@@ -13,8 +13,8 @@ fn paths_begin_in_a_directory_and_stay_in_the_tree() {
     all.mkdir(b"/a/b", 0o755).unwrap();
     let ino = |path: &[u8]| all.stat(path).unwrap().ino;
     let (a, b) = (ino(b"/a"), ino(b"/a/b"));
-    let in_a = tree(&session).mounted_at(a);
-    let in_b = tree(&session).mounted_at(b);
+    let in_a = tree(&session).mounted_at(a, true);
+    let in_b = tree(&session).mounted_at(b, true);
     let make = OFlags::CREATE | OFlags::RDWR;
     drop(in_b.open(b"file", make, 0o644).unwrap());
     let file = ino(b"/a/b/file");
@@ -42,7 +42,7 @@ fn paths_begin_in_a_directory_and_stay_in_the_tree() {
     // What a sticky directory of others protects is the kernel's.
     all.mkdir(b"/shared", 0o1777).unwrap();
     all.chmod(b"/shared", 0o1777).unwrap();
-    let shared = tree(&session).mounted_at(ino(b"/shared"));
+    let shared = tree(&session).mounted_at(ino(b"/shared"), true);
     drop(shared.open(b"own", make, 0o666).unwrap());
     let again = shared.open(b"own", make, 0o666).map(|_| ());
     assert_eq!(again, Err(BY_KERNEL));
@@ -57,4 +57,52 @@ fn paths_begin_in_a_directory_and_stay_in_the_tree() {
     let gone = in_b.open(b"late", make, 0o644).map(|_| ());
     assert_eq!(gone, Err(Errno::NOENT));
     assert!(begun.elapsed().as_secs() < 2, "said at once");
+}
+
+/// Leases are moved for what a client does much of; what is asked once the kernel answers, and nobody gives anything up for it.
+#[test]
+fn where_no_lease_may_be_asked_for_the_kernel_answers_but_for_what_is_held() {
+    let place = Place::new();
+    let (one, two) = (place.attach(false), place.attach(false));
+    let theirs = tree(&one);
+    theirs.mkdir(b"/theirs", 0o755).unwrap();
+    theirs.mkdir(b"/ours", 0o755).unwrap();
+    let make = OFlags::CREATE | OFlags::RDWR;
+    drop(theirs.open(b"/theirs/file", make, 0o644).unwrap());
+    let root = 1;
+    let ours = tree(&two).mounted_at(root, false);
+    let none = |done: Result<(), Errno>| assert_eq!(done, Err(BY_KERNEL));
+    none(ours.stat(b"theirs/file").map(|_| ()));
+    none(ours.stat(b"/").map(|_| ()));
+    none(ours.open(b"theirs/file", OFlags::RDONLY, 0).map(|_| ()));
+    none(ours.open(b"ours/new", make, 0o644).map(|_| ()));
+    none(
+        ours.open(b"ours/new", make | OFlags::EXCL, 0o644)
+            .map(|_| ()),
+    );
+    none(ours.mkdir(b"ours/new", 0o755));
+    none(ours.symlink(b"x", b"ours/new"));
+    none(ours.unlink(b"theirs/file"));
+    none(ours.rename(b"theirs/file", b"ours/file", 0));
+    none(ours.link(b"theirs/file", b"ours/file"));
+    none(ours.chmod(b"theirs/file", 0o600));
+    none(ours.truncate(b"theirs/file", 0));
+    none(ours.access(b"theirs/missing", 0));
+    // It may where it pays; from then on the directory is its own, with all below, and nobody has to be asked.
+    let takes = tree(&two).mounted_at(root, true);
+    drop(takes.open(b"ours/first", make, 0o644).unwrap());
+    takes.mkdir(b"ours/sub", 0o755).unwrap();
+    drop(ours.open(b"ours/second", make, 0o644).unwrap());
+    drop(ours.open(b"ours/sub/third", make, 0o644).unwrap());
+    assert!(ours.stat(b"ours/first").is_ok() && ours.stat(b"/ours/sub/third").is_ok());
+    assert_eq!(ours.access(b"ours/missing", 0), Err(Errno::NOENT));
+    ours.rename(b"ours/second", b"ours/sub/second", 0).unwrap();
+    ours.unlink(b"ours/first").unwrap();
+    none(ours.rename(b"theirs/file", b"ours/file", 0));
+    none(ours.stat(b"theirs/file").map(|_| ()));
+    // What somebody else takes is the kernel's again.
+    assert!(theirs.stat(b"/ours/sub/second").is_ok());
+    none(ours.stat(b"ours/missing").map(|_| ()));
+    none(ours.unlink(b"ours/sub/second"));
+    assert!(takes.stat(b"ours/sub/third").is_ok());
 }

@@ -4,8 +4,9 @@ use crate::calls::attributes;
 use crate::calls::limits;
 use crate::calls::vectors::{Buffer, CALL_BYTES_MAX};
 use crate::client;
-use crate::fd::description::{self, OffsetGuard};
+use crate::fd::description::{self, OffsetGuard, mode};
 use crate::fd::placeholder;
+use crate::fd::table::{self, Entry};
 use crate::hook::raw::{self, Args, nr};
 use crate::mounts;
 use crate::names::kernel::asks_about_itself;
@@ -32,6 +33,7 @@ pub fn serve(number: u32, args: &Args) -> Option<i64> {
     let fd = match number {
         nr::MMAP => args[4] as i32,
         nr::CHMOD | nr::FCHMODAT => return mode_by_link(number, args),
+        nr::COPY_FILE_RANGE => args[2] as i32,
         _ => args[0] as i32,
     };
     let index = placeholder_of(fd)?;
@@ -154,7 +156,10 @@ impl Side {
 /// `copy_file_range` between two placeholders.
 fn copy(args: &Args) -> Option<i64> {
     let (from, to) = (args[0], args[2]);
-    let (first, second) = (placeholder_of(from as i32)?, placeholder_of(to as i32)?);
+    let Some(first) = placeholder_of(from as i32) else {
+        return copy_from_kernel(args);
+    };
+    let second = placeholder_of(to as i32)?;
     if first == second || args[5] != 0 || placeholder::any_lost() {
         return None;
     }
@@ -191,6 +196,60 @@ fn copy(args: &Args) -> Option<i64> {
         }
         Err(e) => refusal(e),
     }
+}
+
+/// Bytes that one call copies at most from a file of the kernel's.
+const COPY_BYTES: usize = 64 << 10;
+
+/// `copy_file_range` from a file that the kernel has open to a placeholder.
+fn copy_from_kernel(args: &Args) -> Option<i64> {
+    let (fd, own_offset) = (args[0] as i32, args[1] == 0);
+    if let Entry::File(index) = table::get(fd)
+        && description::get(index).mode.load(Ordering::Relaxed) == mode::FAST
+    {
+        return None;
+    }
+    let to = Side::new(args[2], args[3])?;
+    let bytes = args[4].min(COPY_BYTES as u64);
+    let flags = to.flags();
+    let refused = flags & libc::O_ACCMODE == libc::O_RDONLY || flags & libc::O_APPEND != 0;
+    let bad = args[5] != 0 || (1..4096).contains(&args[1]);
+    if bad || refused || to.at + bytes > limits::file_bytes() || placeholder::any_lost() {
+        return None;
+    }
+    let seek = |to: u64, whence: i32| {
+        // SAFETY: three numbers; no memory is touched.
+        unsafe { raw::syscall(nr::LSEEK, &[fd as u64, to, whence as u64, 0, 0, 0]) }
+    };
+    let from = match own_offset {
+        true => u64::try_from(seek(0, libc::SEEK_CUR)).ok()?,
+        // SAFETY: the program gave an offset there.
+        false => unsafe { (args[1] as *const u64).read_unaligned() },
+    };
+    if mounts::place(fd).is_some_and(|place| place.ino == to.ino()) {
+        return None;
+    }
+    let mut content = Vec::new();
+    content.try_reserve_exact(bytes as usize).ok()?;
+    let read = [fd as u64, content.as_mut_ptr() as u64, bytes, from, 0, 0];
+    // SAFETY: there is space for so many bytes.
+    let got = usize::try_from(unsafe { raw::syscall(nr::PREAD, &read) }).ok()?;
+    // SAFETY: the kernel has stored so many.
+    unsafe { content.set_len(got) };
+    let written = match got {
+        0 => 0,
+        _ => match placeholder::file(to.index)?.pwrite(to.at, &content) {
+            Ok(written) => written as u64,
+            Err(e) => return refusal(e),
+        },
+    };
+    to.moved(written);
+    match own_offset {
+        true => drop(seek(from + written, libc::SEEK_SET)),
+        // SAFETY: as above.
+        false => unsafe { (args[1] as *mut u64).write_unaligned(from + written) },
+    }
+    Some(written as i64)
 }
 
 /// What a call returns that was refused; `None`: the kernel does it, or says what is wrong.

@@ -1,10 +1,12 @@
 //! Names in the process: files and directories are opened, listed, made, asked about, renamed and removed without the kernel.
 //!
-//! With `SHALE_NAMES=N` a process that has made N calls about paths of a Shale mount becomes a client of it, and from then
-//! on does what these calls ask for in its own log. A client that holds the exclusive lease on a directory is the only
+//! With `SHALE_NAMES=auto` a process that makes many names in a directory of a Shale mount becomes a client of it, and from then
+//! on does in its own log what is asked for there; with `SHALE_NAMES=N` it does so with all names, after N calls about
+//! paths. A client that holds the exclusive lease on a directory is the only
 //! one who knows its entries: the kernel caches none of them. So what is served here and what goes through the mount
 //! (an extended attribute, a program that is started) never disagree; each way takes the leases that it needs.
 //!
+//! * [`worth`]: for which directories that is worth while.
 //! * [`setting`], [`state`]: whether names are served now, of which mount, and for whom; [`spawn`]: not while a child is made.
 //! * [`executable`]: whether all system calls of the program come by here. Only then may descriptors be
 //!   [placeholders](crate::fd::placeholder).
@@ -27,14 +29,17 @@ pub mod place;
 pub mod setting;
 pub mod spawn;
 pub mod state;
+pub mod worth;
 
 pub use setting::are_wanted;
 
 use crate::calls::direct;
+use crate::clock;
 use crate::fd::placeholder;
 use crate::hook::inside::with_signals_blocked;
 use crate::hook::outcome::{CLASS, PANICKED, PASS, class};
 use crate::hook::raw::{self, Args, NR_END, nr};
+use crate::names::worth::Use;
 use crate::thread::Thread;
 use core::sync::atomic::{AtomicU8, Ordering};
 
@@ -100,8 +105,65 @@ pub fn call(thread: &Thread, number: u32, args: &Args) -> Option<i64> {
     });
     match done {
         PANICKED => Some(PANICKED),
+        _ if served.is_none() && looked == ONLY && is_measured(number, args) => {
+            Some(by_kernel(thread, number, args))
+        }
         _ => served.or(others),
     }
+}
+
+/// Whether the time of a call that the kernel makes says what it is worth to serve names.
+fn is_measured(number: u32, args: &Args) -> bool {
+    setting::is_by_time() && Use::of(number, args) == Use::Make
+}
+
+/// Has the kernel make a call, and takes note of how long that takes.
+pub fn by_kernel(thread: &Thread, number: u32, args: &Args) -> i64 {
+    if !is_measured(number, args) || !may_be_on_mount(number, args) {
+        // SAFETY: the program's own call, made for it.
+        return unsafe { raw::syscall(number, args) };
+    }
+    let begun = clock::exact_ns();
+    // SAFETY: as above.
+    let result = unsafe { raw::syscall(number, args) };
+    let ns = clock::exact_ns() - begun;
+    if result >= 0 {
+        with_signals_blocked(thread, || {
+            note_spent(number, args, ns);
+            0
+        });
+    }
+    result
+}
+
+/// Counts what a call that makes a name has taken for the directory in which that is.
+fn note_spent(number: u32, args: &Args, ns: u64) {
+    worth::spent(ns);
+    if let Some(named) = state::known()
+        && let Some((dir, path)) = where_made(number, args)
+        && let Some(place) = place::place(named, dir, path, Use::Ask)
+    {
+        worth::spent_at(place.start, place.path, ns);
+    }
+}
+
+/// Where a call makes a name: descriptor of a directory, and path.
+fn where_made<'a>(number: u32, args: &Args) -> Option<(i32, &'a [u8])> {
+    let [first, second] = paths::given_to(number, args)?;
+    let (dir, path) = match number {
+        nr::RENAMEAT | nr::RENAMEAT2 | nr::LINKAT => (args[2] as i32, second),
+        nr::SYMLINKAT => (args[1] as i32, second),
+        nr::RENAME | nr::LINK | nr::SYMLINK => (libc::AT_FDCWD, second),
+        nr::MKDIRAT | nr::OPENAT => (args[0] as i32, first),
+        _ => (libc::AT_FDCWD, first),
+    };
+    Some((dir, path?))
+}
+
+fn may_be_on_mount(number: u32, args: &Args) -> bool {
+    let paths = paths::given_to(number, args);
+    let by_path = |&path: &&[u8]| state::may_be_on_mount(path);
+    paths.is_some_and(|paths| paths.iter().flatten().any(by_path))
 }
 
 /// Whether something may have to be done about a call here. Of what `malloc` calls under its locks (memory, files of the kernel's) nothing
@@ -127,11 +189,17 @@ fn concerns(number: u32, args: &Args) -> bool {
 fn serve(thread: &Thread, number: u32, args: &Args) -> Option<i64> {
     let [path, other] = paths::given_to(number, args)?;
     let named = state::named(path.or(other)?)?;
+    if !worth::is_open(named.mount, number, args) {
+        return None;
+    }
     let begun = state::begin_call(thread);
     let result = match open::Asked::of(number, args) {
         Some(asked) => open::open(named, &asked),
         None => paths::serve(named, number, args),
     };
+    if result.is_some() {
+        setting::set_served(true);
+    }
     state::end_call(thread, begun);
     result
 }

@@ -8,6 +8,7 @@ use crate::hook::raw::{self, Args, nr};
 use crate::names::place;
 use crate::names::spawn;
 use crate::names::state::Named;
+use crate::names::worth::Use;
 use crate::report;
 use core::sync::atomic::Ordering;
 use shale_libfs::{Errno, OFlags};
@@ -76,6 +77,11 @@ impl Asked {
         self.flags & !SERVED == 0 && access != libc::O_ACCMODE && !cuts_unwritten
     }
 
+    /// Whether it makes a file that is not there.
+    pub fn creates(&self) -> bool {
+        self.has(libc::O_CREAT)
+    }
+
     fn is_path_only(&self) -> bool {
         self.flags & libc::O_PATH != 0
     }
@@ -98,8 +104,9 @@ pub fn open(named: &'static Named, asked: &Asked) -> Option<i64> {
     }
     // SAFETY: the program's own call.
     let path = unsafe { place::path(asked.path) }?;
-    let place = place::place(named, asked.dir, path)?;
-    let client = named.client()?;
+    let what = if asked.creates() { Use::Make } else { Use::Ask };
+    let place = place::place(named, asked.dir, path, what)?;
+    let client = place.client(named)?;
     // What is made needs a descriptor for certain.
     let mut number = Number(None);
     if asked.has(libc::O_CREAT) {
@@ -108,7 +115,12 @@ pub fn open(named: &'static Named, asked: &Asked) -> Option<i64> {
     let tree = place.tree(&client.session);
     let flags = OFlags::from_bits_retain((asked.flags & !libc::O_NONBLOCK) as u32);
     let file = match tree.open(place.path, flags, asked.mode) {
-        Ok(file) => file,
+        Ok(file) => {
+            if asked.creates() {
+                place.made();
+            }
+            file
+        }
         // A device, a FIFO, a socket.
         Err(Errno::NXIO) => return None,
         Err(e) => return named.failed(client, asked.number, e),

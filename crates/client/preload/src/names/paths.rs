@@ -8,6 +8,7 @@ use crate::fd::placeholder;
 use crate::hook::raw::{self, Args, nr};
 use crate::names::place::{self, Place};
 use crate::names::state::Named;
+use crate::names::worth::Use;
 use crate::names::{kernel, open};
 use crate::report;
 use shale_libfs::{Errno, SetTime, Timestamp, Tree};
@@ -62,19 +63,23 @@ enum Act {
 
 /// Serves a call about a path, if it can be.
 pub fn serve(named: &'static Named, number: u32, args: &Args) -> Option<i64> {
-    let client = named.client()?;
-    let done = match of_two(named, client, number, args) {
+    let (client, done) = match of_two(named, number, args) {
         Some(done) => done,
         None => {
             let (dir, path, act) = of_one(number, args)?;
+            let what = Use::of(number, args);
             // SAFETY: the program's own call.
-            let place = place::place(named, dir, unsafe { place::path(path) }?)?;
+            let place = place::place(named, dir, unsafe { place::path(path) }?, what)?;
+            let client = place.client(named)?;
             let working = act.removes_working(client, &place);
             let done = act.on(named, client, &place)?;
             if working && done.is_ok() {
                 place::tell_kernel(dir, path);
             }
-            done
+            if done.is_ok() && what == Use::Make {
+                place.made();
+            }
+            (client, done)
         }
     };
     match done {
@@ -280,20 +285,23 @@ fn readlink(tree: &Tree, path: &[u8], into: u64, bytes: u64) -> Done {
     }
 }
 
-/// A call with two paths. `None`: it is another one, or the kernel's.
-fn of_two(named: &Named, client: &Client, number: u32, a: &Args) -> Option<Done> {
+/// A call with two paths, and the client that has made it. `None`: it is another one, or the kernel's.
+fn of_two(named: &Named, number: u32, a: &Args) -> Option<(&'static Client, Done)> {
     let (from, to, flags) = match number {
         nr::RENAME | nr::LINK => ((HERE, a[0]), (HERE, a[1]), 0),
         nr::RENAMEAT => ((a[0] as i32, a[1]), (a[2] as i32, a[3]), 0),
         nr::RENAMEAT2 | nr::LINKAT => ((a[0] as i32, a[1]), (a[2] as i32, a[3]), a[4] as u32),
-        nr::SYMLINK => return symlink(named, client, a[0], (HERE, a[1])),
-        nr::SYMLINKAT => return symlink(named, client, a[0], (a[1] as i32, a[2])),
+        nr::SYMLINK => return symlink(named, a[0], (HERE, a[1])),
+        nr::SYMLINKAT => return symlink(named, a[0], (a[1] as i32, a[2])),
         _ => return None,
     };
     // SAFETY: the program's own call.
     let (from_path, to_path) = unsafe { (place::path(from.1)?, place::path(to.1)?) };
-    let from = place::place(named, from.0, from_path)?;
-    let to = place::place(named, to.0, to_path)?;
+    let mut from = place::place(named, from.0, from_path, Use::Ask)?;
+    let to = place::place(named, to.0, to_path, Use::Make)?;
+    // What a lease is worth at one end it is at both.
+    from.takes |= to.takes;
+    let client = from.client(named)?;
     let (old, new) = (from.tree(&client.session), to.tree(&client.session));
     let done = match number {
         nr::LINK | nr::LINKAT if flags != 0 => return None,
@@ -303,15 +311,22 @@ fn of_two(named: &Named, client: &Client, number: u32, a: &Args) -> Option<Done>
             old.rename_into(from.path, &new, to.path, flags)
         }
     };
-    Some(done.map(|()| 0))
+    if done.is_ok() {
+        to.made();
+    }
+    Some((client, done.map(|()| 0)))
 }
 
-fn symlink(named: &Named, client: &Client, target: u64, at: (i32, u64)) -> Option<Done> {
+fn symlink(named: &Named, target: u64, at: (i32, u64)) -> Option<(&'static Client, Done)> {
     // SAFETY: the program's own call.
     let (target, path) = unsafe { (place::path(target)?, place::path(at.1)?) };
-    let place = place::place(named, at.0, path)?;
+    let place = place::place(named, at.0, path, Use::Make)?;
+    let client = place.client(named)?;
     let made = place.tree(&client.session).symlink(target, place.path);
-    Some(made.map(|()| 0))
+    if made.is_ok() {
+        place.made();
+    }
+    Some((client, made.map(|()| 0)))
 }
 
 /// The paths that a call gives; `None`: it is none about paths.

@@ -1,11 +1,13 @@
 //! Where the path of a call leads to: the directory of the volume in which it begins, and the rest of it.
 
 use crate::calls::vectors::USER_END;
+use crate::client::{self, Client};
 use crate::fd::description;
 use crate::fd::table::{self, Entry};
 use crate::hook::raw::{self, nr};
 use crate::mounts::{self, MNT_ID_UNIQUE};
 use crate::names::state::Named;
+use crate::names::worth::{self, Use};
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::Ordering;
 use parking_lot::Mutex;
@@ -26,12 +28,28 @@ pub struct Place<'a> {
     pub start: u64,
     /// The path; with a slash at its beginning it begins at the volume's root. Not empty.
     pub path: &'a [u8],
+    /// Leases may be asked for there.
+    pub takes: bool,
 }
 
 impl Place<'_> {
+    /// The client that serves it, if there is one, or there can be one and that is worth it.
+    pub fn client(&self, named: &Named) -> Option<&'static Client> {
+        match self.takes {
+            true => client::get_now(named.mount),
+            false => client::current(named.mount),
+        }
+    }
+
+    /// A name was made there in this process.
+    pub fn made(&self) {
+        worth::made(self.start, self.path);
+    }
+
     /// The tree in which the path is to be looked up.
     pub fn tree(&self, session: &Arc<Session>) -> Tree {
-        session.tree(super::state::caller()).mounted_at(self.start)
+        let tree = session.tree(super::state::caller());
+        tree.mounted_at(self.start, self.takes)
     }
 }
 
@@ -48,8 +66,16 @@ pub unsafe fn path<'a>(at: u64) -> Option<&'a [u8]> {
     (!path.is_empty() && path.len() < PATH_MAX).then_some(path)
 }
 
-/// Where a path leads that a call gives with a descriptor of a directory; `None`: not to the mount, as far as is known here.
-pub fn place<'a>(named: &Named, dir: i32, path: &'a [u8]) -> Option<Place<'a>> {
+/// Where a path leads that a call gives with a descriptor of a directory, and whether that use of it may take leases; `None`: not to
+/// the mount, as far as is known here.
+pub fn place<'a>(named: &Named, dir: i32, path: &'a [u8], what: Use) -> Option<Place<'a>> {
+    let (start, path) = start_of(named, dir, path)?;
+    let takes = worth::may_take(named.mount, start, path, what);
+    Some(Place { start, path, takes })
+}
+
+/// The directory in which a path begins, and the path there.
+fn start_of<'a>(named: &Named, dir: i32, path: &'a [u8]) -> Option<(u64, &'a [u8])> {
     let root = Ino::ROOT.0;
     if path.starts_with(b"/") {
         let rest = path.strip_prefix(&*named.path)?;
@@ -58,7 +84,7 @@ pub fn place<'a>(named: &Named, dir: i32, path: &'a [u8]) -> Option<Place<'a>> {
             Some(b'/') => rest,
             Some(_) => return None,
         };
-        return Some(Place { start: root, path });
+        return Some((root, path));
     }
     let start = match dir {
         libc::AT_FDCWD => working(named)?,
@@ -71,7 +97,7 @@ pub fn place<'a>(named: &Named, dir: i32, path: &'a [u8]) -> Option<Place<'a>> {
             _ => return None,
         },
     };
-    Some(Place { start, path })
+    Some((start, path))
 }
 
 /// The inode of the working directory.

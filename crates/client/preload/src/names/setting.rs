@@ -1,20 +1,28 @@
 //! Whether names are to be served in this process, and from when on: as the environment says.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// Calls about paths of a mount after which they are served; [`NEVER`]: names are the kernel's.
+/// Calls about paths of a mount after which all names are served; [`NEVER`], [`BY_TIME`].
 static AFTER: AtomicU32 = AtomicU32::new(NEVER);
+/// Names are the kernel's.
 const NEVER: u32 = u32::MAX;
+/// Those of a directory are served when that pays ([`super::worth`]).
+const BY_TIME: u32 = u32::MAX - 1;
+
+/// Names were served in this process.
+static SERVED: AtomicBool = AtomicBool::new(false);
 
 /// Takes settings from the environment.
 pub fn configure() {
     let Ok(text) = std::env::var("SHALE_NAMES") else {
         return;
     };
-    match text.parse::<u32>() {
-        Ok(calls) => AFTER.store(calls.min(NEVER - 1), Ordering::Relaxed),
-        Err(_) => crate::warning::warn(&format!(
-            "SHALE_NAMES={text} is no number of calls: names are served by the mount"
+    match (text.as_str(), text.parse::<u32>()) {
+        ("auto", _) => AFTER.store(BY_TIME, Ordering::Relaxed),
+        ("off", _) => AFTER.store(NEVER, Ordering::Relaxed),
+        (_, Ok(calls)) => AFTER.store(calls.min(BY_TIME - 1), Ordering::Relaxed),
+        _ => crate::warning::warn(&format!(
+            "SHALE_NAMES={text} is neither auto, nor off, nor a number of calls: names are served by the mount"
         )),
     }
 }
@@ -25,7 +33,31 @@ pub fn are_wanted() -> bool {
     AFTER.load(Ordering::Relaxed) != NEVER
 }
 
-/// Calls about paths of a mount after which names are served.
+/// Whether they are served where that pays. Else: all of them, after some calls.
+#[inline]
+pub fn is_by_time() -> bool {
+    AFTER.load(Ordering::Relaxed) == BY_TIME
+}
+
+/// Calls about paths of a mount after which names are served, where it is not [by time](is_by_time).
 pub fn after() -> u32 {
     AFTER.load(Ordering::Relaxed)
+}
+
+/// Notes whether names were served in this process.
+pub fn set_served(served: bool) {
+    if SERVED.load(Ordering::Relaxed) != served {
+        SERVED.store(served, Ordering::Relaxed);
+    }
+}
+
+/// Whether names were served in this process, so that it stays a client for them.
+pub fn have_served() -> bool {
+    SERVED.load(Ordering::Relaxed)
+}
+
+/// As with `SHALE_NAMES=auto`.
+#[cfg(test)]
+pub fn set_by_time() {
+    AFTER.store(BY_TIME, Ordering::Relaxed);
 }

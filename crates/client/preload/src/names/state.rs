@@ -6,7 +6,8 @@ use crate::hook::inside::READY;
 use crate::hook::raw::{self, nr};
 use crate::mounts::{self, MNT_ID, MNT_ID_UNIQUE};
 use crate::names::executable;
-use crate::names::setting::{after, are_wanted};
+use crate::names::setting::{self, after, are_wanted};
+use crate::names::worth;
 use crate::report;
 use crate::thread::Thread;
 use core::ptr;
@@ -87,6 +88,8 @@ pub fn end(why: &'static str) {
 /// In a child: it has made no calls yet.
 pub fn begin_again() {
     CALLS.store(0, Ordering::Relaxed);
+    worth::begin_again();
+    setting::set_served(false);
     // SAFETY: the child has one thread, this one, so nobody else can hold or take the lock.
     unsafe {
         if LOOKING.is_locked() {
@@ -122,8 +125,7 @@ pub fn named(path: &[u8]) -> Option<&'static Named> {
         }
         AGAIN_NS.store(0, Ordering::Relaxed);
     }
-    // SAFETY: from a box that is never freed.
-    let named = unsafe { NAMED.load(Ordering::Acquire).as_ref() };
+    let named = known();
     match named {
         Some(_) if !CODE_IS_KNOWN.load(Ordering::Acquire) => {
             CODE_IS_KNOWN.store(true, Ordering::Release);
@@ -138,10 +140,20 @@ pub fn named(path: &[u8]) -> Option<&'static Named> {
     }
 }
 
-/// Begins to serve names, when enough calls were made.
+/// The mount whose names are served or may come to be, if it is known already.
+pub fn known() -> Option<&'static Named> {
+    // SAFETY: from a box that is never freed.
+    unsafe { NAMED.load(Ordering::Acquire).as_ref() }
+}
+
+/// Begins to serve names, when that is worth it, or enough calls were made.
 #[cold]
 fn begin(path: &[u8]) -> Option<&'static Named> {
-    if CALLS.fetch_add(1, Ordering::Relaxed) < after() {
+    let enough = match setting::is_by_time() {
+        true => worth::is_worth_looking(),
+        false => CALLS.fetch_add(1, Ordering::Relaxed) >= after(),
+    };
+    if !enough {
         return None;
     }
     let _one = LOOKING.try_lock()?;
@@ -151,6 +163,7 @@ fn begin(path: &[u8]) -> Option<&'static Named> {
             // Looked for again after as many calls, and no fewer than a few.
             let before = after().min(LOOK_CALLS);
             CALLS.store(after() - before, Ordering::Relaxed);
+            worth::was_not_found();
             return None;
         }
         Err(Some(why)) => {
@@ -160,7 +173,7 @@ fn begin(path: &[u8]) -> Option<&'static Named> {
     };
     let named: &'static Named = Box::leak(Box::new(named));
     NAMED.store(ptr::from_ref(named).cast_mut(), Ordering::Release);
-    client::get_now(named.mount).map(|_| named)
+    Some(named)
 }
 
 /// Begins to measure a call that is served here.
@@ -197,8 +210,7 @@ pub fn look_at_code_again() {
 
 /// The directory in which the mount lies that is served, and whether there is one.
 pub fn may_be_on_mount(path: &[u8]) -> bool {
-    // SAFETY: from a box that is never freed.
-    match unsafe { NAMED.load(Ordering::Acquire).as_ref() } {
+    match known() {
         _ if !path.starts_with(b"/") => true,
         Some(named) => path.starts_with(&named.path),
         None => !mounts::surely_elsewhere(path),
@@ -212,11 +224,6 @@ impl Named {
             0 => self.plain_id,
             _ => self.id,
         }
-    }
-
-    /// The client that serves it, if there is one or can be.
-    pub fn client(&self) -> Option<&'static Client> {
-        client::get_now(self.mount)
     }
 
     /// The result of a call that failed. `None`: the kernel makes it.

@@ -51,6 +51,33 @@ fn every_call_about_names_says_what_the_mount_says() {
     }
 }
 
+/// With `auto` a directory is served once many names were made there, and the mount keeps all others.
+#[test]
+fn names_are_served_where_many_are_made() {
+    let Some(m) = Mounted::new() else { return };
+    let program = compiled("maker");
+    let (dir, other) = (m.dir("makes"), m.dir("other"));
+    fs::write(other.join("there"), "there").unwrap();
+    let report = m.beside("report");
+    let run = Run::of(&m, &program).env("SHALE_NAMES", "auto");
+    let run = run.arg(&dir).arg(&other).arg("3000");
+    assert_eq!(run.env("SHALE_REPORT", &report).output(), "");
+    let report = fs::read_to_string(&report).unwrap();
+    let mut made = report.lines().rev().filter(|line| line.contains("maker"));
+    let made: serde_json::Value = serde_json::from_str(made.next().unwrap_or(&report)).unwrap();
+    assert!(made["fast"]["rename"].as_u64() > Some(2000), "{made}");
+    // The other directory stays with the mount, to which all questions about it go.
+    let asked = &made["kernel"]["newfstatat"]["left to the kernel"];
+    assert!(asked.as_u64() > Some(2000), "{made}");
+    // A program that makes few names leaves them to the mount.
+    let (report, dir) = (m.beside("few"), m.dir("few"));
+    let run = Run::of(&m, &program).env("SHALE_NAMES", "auto");
+    let run = run.arg(&dir).arg(&other).arg("40");
+    assert_eq!(run.env("SHALE_REPORT", &report).output(), "");
+    let report = fs::read_to_string(&report).unwrap();
+    assert!(!report.contains("left to the kernel"), "{report}");
+}
+
 #[test]
 fn descriptors_and_children_are_as_posix_says_with_names_in_the_process() {
     let Some(m) = Mounted::new() else { return };

@@ -149,7 +149,11 @@ fn the_log_that_a_client_has_left_is_the_next_ones() {
         let leaves = daemon.status_values().clients[0].client;
         drop(hand);
         eventually("it has gone", || {
-            daemon.status_values().clients.iter().all(|c| c.client != leaves)
+            daemon
+                .status_values()
+                .clients
+                .iter()
+                .all(|c| c.client != leaves)
         });
         eventually("its log is kept, or one is ready", || {
             daemon.status_values().pooled_log_bytes > 0

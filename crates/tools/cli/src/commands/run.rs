@@ -42,9 +42,8 @@ const LIBRARY: &str = "libshale_preload.so";
 const BYPASS: &str = "SHALE_BYPASS";
 /// Variable with the durability policy of the command.
 const DURABILITY: &str = "SHALE_DURABILITY";
-/// Variable with the number of calls about paths after which names are served, and that of `--names`.
+/// Variable that says which names are served in the process.
 const NAMES: &str = "SHALE_NAMES";
-const NAMES_AFTER: &str = "64";
 /// Exit codes of a command that did not run, as shells and `env` have them.
 const NOT_RUNNABLE: i32 = 126;
 const NOT_FOUND: i32 = 127;
@@ -61,10 +60,11 @@ pub struct Args {
     /// itself, with ordered in their order within a second, also after fsync [default: as the volume]
     #[arg(long, value_name = "POLICY", value_parser = ["strict", "buffered", "ordered"])]
     durability: Option<String>,
-    /// Serve names in the process, too: once it has made 64 calls about paths of a volume, files are opened, made, listed, asked about,
-    /// renamed and removed without the kernel (root only; SHALE_NAMES=N is another number of calls)
-    #[arg(long)]
-    names: bool,
+    /// Serve names in the process, too: files are opened, made, listed, asked about, renamed and removed without the kernel (root
+    /// only). With auto those of directories in which the process makes so many that it pays, with N all of them, once
+    /// it has made N calls about paths of a volume [default: off; without a value: auto]
+    #[arg(long, value_name = "WHICH", num_args = 0..=1, require_equals = true, default_missing_value = "auto", value_parser = names)]
+    names: Option<String>,
     /// Whether stray stores of the command are kept off what the library writes, by
     /// protection keys where the processor has them; costs each call some 24 ns [default: on]
     #[arg(long, value_name = "WHETHER", value_parser = ["on", "off"])]
@@ -88,7 +88,19 @@ fn check_settings() -> Result<()> {
         let policy = text.parse::<shale_format::Durability>();
         policy.map_err(|why| Failure::usage(format!("{DURABILITY}: {why}")))?;
     }
+    if let Ok(text) = std::env::var(NAMES) {
+        names(&text).map_err(|why| Failure::usage(format!("{NAMES}: {why}")))?;
+    }
     Ok(())
+}
+
+/// Which names are to be served, as the library reads it.
+fn names(text: &str) -> std::result::Result<String, String> {
+    match text {
+        "auto" | "off" => Ok(text.to_owned()),
+        number if number.parse::<u32>().is_ok() => Ok(text.to_owned()),
+        _ => Err("write auto, off or a number of calls".to_owned()),
+    }
 }
 
 /// Runs the command; returns only if that is not possible.
@@ -107,8 +119,8 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(policy) = &args.durability {
         command.env(DURABILITY, policy);
     }
-    if args.names && std::env::var_os(NAMES).is_none() {
-        command.env(NAMES, NAMES_AFTER);
+    if let Some(which) = &args.names {
+        command.env(NAMES, which);
     }
     if let Some(whether) = &args.protect {
         command.env("SHALE_PROTECT", whether);

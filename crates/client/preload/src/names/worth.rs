@@ -1,0 +1,291 @@
+//! Whether it is worth while to have the names of a directory in the process.
+//!
+//! To take a directory from the mount costs a message, and often a digest of what the mount has logged there and a
+//! notification of the kernel: as much as a few names that are made. To become a client costs milliseconds. Nobody knows how much
+//! a program will make, so what it has made is taken for what is to come, as with files ([`crate::pays`]).
+//!
+//! * Counted is the time that calls take on the mount which *make* names: a file, a directory, a link, a new name.
+//!   Each counts for its directory, and for those above it as far as the path of the call shows them.
+//! * A process becomes a client when one directory with all that is below has reached [`ATTACH_NS`], and takes a directory when
+//!   names were made there for [`OWN_NS`], and for [`TREE_NS`] there and below one of those above.
+//!   What it makes in directories that it has, new directories too, costs nothing of that.
+//! * To ask about a name, to open what is there and to remove gain nothing: each file would need a lease of its own, and the
+//!   kernel knows most answers. That is served on a path that leads through a directory in which the process has made
+//!   names before, or of which it alone has the lease: the kernel would have to take it away.
+//!
+//! With `SHALE_NAMES=N` all this is off, and all names are served after N calls.
+
+use crate::client;
+use crate::hook::raw::{Args, nr};
+use crate::names::setting;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// Time in all after which a mount is looked for, ns.
+const FIND_NS: u64 = 2_000_000;
+/// In a directory and below it, before this process becomes a client for that.
+const ATTACH_NS: u64 = 20_000_000;
+/// The same once it is one.
+const TREE_NS: u64 = 2_000_000;
+/// In a directory itself, before it is taken: some two names.
+const OWN_NS: u64 = 150_000;
+/// One call counts for no more: what it waits for (space, a device) it would wait for here, too.
+const CALL_NS_MAX: u64 = 500_000;
+
+/// Time of all such calls.
+static SPENT_NS: AtomicU64 = AtomicU64::new(0);
+
+/// What is known of one directory, by the path that leads there.
+struct Directory {
+    /// Hash of the path; 0: nothing.
+    key: AtomicU64,
+    /// Time there and below, µs.
+    tree_us: AtomicU32,
+    /// Time in it, µs.
+    own_us: AtomicU32,
+    /// Names were made there in this process.
+    is_served: AtomicBool,
+}
+
+const DIRECTORIES: usize = 4096;
+static KNOWN: [Directory; DIRECTORIES] = [const {
+    Directory {
+        key: AtomicU64::new(0),
+        tree_us: AtomicU32::new(0),
+        own_us: AtomicU32::new(0),
+        is_served: AtomicBool::new(false),
+    }
+}; DIRECTORIES];
+
+/// What a call does with a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// It makes a name there.
+    Make,
+    /// All else.
+    Ask,
+}
+
+impl Use {
+    /// Of the path of a call with one, or of the second one.
+    pub fn of(number: u32, args: &Args) -> Self {
+        let creates = |flags: u64| flags as i32 & libc::O_CREAT != 0;
+        let creates = match number {
+            nr::OPEN => creates(args[1]),
+            nr::OPENAT => creates(args[2]),
+            _ => number == nr::CREAT,
+        };
+        let makes = matches!(
+            number,
+            nr::MKDIR
+                | nr::MKDIRAT
+                | nr::LINK
+                | nr::LINKAT
+                | nr::SYMLINK
+                | nr::SYMLINKAT
+                | nr::RENAME
+                | nr::RENAMEAT
+                | nr::RENAMEAT2
+        );
+        if creates || makes {
+            Self::Make
+        } else {
+            Self::Ask
+        }
+    }
+}
+
+/// In a child: it has made nothing yet.
+pub fn begin_again() {
+    SPENT_NS.store(0, Ordering::Relaxed);
+    for directory in &KNOWN {
+        if directory.key.load(Ordering::Relaxed) != 0 {
+            directory.become_of(0);
+        }
+    }
+}
+
+/// Whether so much was made that the mount is worth looking for.
+pub fn is_worth_looking() -> bool {
+    SPENT_NS.load(Ordering::Relaxed) >= FIND_NS
+}
+
+/// No mount was found: as much again before it is looked for again.
+pub fn was_not_found() {
+    SPENT_NS.store(0, Ordering::Relaxed);
+}
+
+/// Whether leases may be asked for, so that a call with this path is served.
+pub fn may_take(mount: u32, start: u64, path: &[u8], what: Use) -> bool {
+    if !setting::is_by_time() {
+        return true;
+    }
+    match what {
+        Use::Ask => client::is_attached(mount) && has_made(start, path),
+        Use::Make if client::is_attached(mount) => pays(start, path, TREE_NS, OWN_NS),
+        Use::Make => pays(start, path, ATTACH_NS, 0) && client::can_attach(mount),
+    }
+}
+
+/// Whether a call of which it is not known yet where it leads can be served at all.
+pub fn is_open(mount: u32, number: u32, args: &Args) -> bool {
+    !setting::is_by_time() || client::is_attached(mount) || Use::of(number, args) == Use::Make
+}
+
+/// A name was made in this process at this path.
+pub fn made(start: u64, path: &[u8]) {
+    if setting::is_by_time()
+        && let Some(key) = prefixes(start, path).last()
+    {
+        let directory = Directory::at(key);
+        directory.become_of(key);
+        directory.is_served.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A call that makes a name was made by way of the mount, and has taken so long.
+pub fn spent(ns: u64) {
+    SPENT_NS.fetch_add(ns.min(CALL_NS_MAX), Ordering::Relaxed);
+}
+
+/// As [`spent`], where the path of the call is known to lead.
+pub fn spent_at(start: u64, path: &[u8], ns: u64) {
+    let us = (ns.min(CALL_NS_MAX) / 1000) as u32;
+    let mut last = None;
+    for key in prefixes(start, path) {
+        let directory = Directory::at(key);
+        directory.become_of(key);
+        directory.tree_us.fetch_add(us, Ordering::Relaxed);
+        last = Some(directory);
+    }
+    if let Some(own) = last {
+        own.own_us.fetch_add(us, Ordering::Relaxed);
+    }
+}
+
+/// Whether names were made in one of the directories on a path, or in the one that it leads to.
+fn has_made(start: u64, path: &[u8]) -> bool {
+    let served = |key| {
+        let directory = Directory::at(key);
+        directory.is_of(key) && directory.is_served.load(Ordering::Relaxed)
+    };
+    prefixes(start, path).any(served) || served(hash_of(start, path))
+}
+
+/// Whether so much was made in the directory of a path, and there and below in one of those above.
+fn pays(start: u64, path: &[u8], tree_ns: u64, own_ns: u64) -> bool {
+    let (mut tree, mut own, mut served) = (0, 0, false);
+    for key in prefixes(start, path) {
+        let directory = Directory::at(key);
+        own = 0;
+        if directory.is_of(key) {
+            tree = tree.max(directory.tree_us.load(Ordering::Relaxed));
+            own = directory.own_us.load(Ordering::Relaxed);
+            served |= directory.is_served.load(Ordering::Relaxed);
+        }
+    }
+    served || u64::from(tree) * 1000 >= tree_ns && u64::from(own) * 1000 >= own_ns
+}
+
+impl Directory {
+    fn at(key: u64) -> &'static Self {
+        &KNOWN[key as usize % DIRECTORIES]
+    }
+
+    fn is_of(&self, key: u64) -> bool {
+        self.key.load(Ordering::Relaxed) == key
+    }
+
+    /// Forgets another one that had this place.
+    fn become_of(&self, key: u64) {
+        if !self.is_of(key) {
+            self.tree_us.store(0, Ordering::Relaxed);
+            self.own_us.store(0, Ordering::Relaxed);
+            self.is_served.store(false, Ordering::Relaxed);
+            self.key.store(key, Ordering::Relaxed);
+        }
+    }
+}
+
+/// FNV-1a: any will do, and it is known after each component.
+const SEED: u64 = 0xcbf2_9ce4_8422_2325;
+const FACTOR: u64 = 0x0000_0100_0000_01b3;
+
+fn hashed(hash: u64, component: &[u8]) -> u64 {
+    let bytes = component.iter().chain(b"/");
+    bytes.fold(hash, |hash, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(FACTOR)
+    })
+}
+
+fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.split(|&b| b == b'/')
+        .filter(|c| !c.is_empty() && *c != b".")
+}
+
+/// Never 0.
+fn key(hash: u64) -> u64 {
+    (hash ^ hash >> 29) | 1 << 63
+}
+
+fn hash_of(start: u64, path: &[u8]) -> u64 {
+    let first = hashed(SEED, &start.to_ne_bytes());
+    key(components(path).fold(first, hashed))
+}
+
+/// The directories on a path from `start` on, that one first: all but its last component.
+fn prefixes(start: u64, path: &[u8]) -> impl Iterator<Item = u64> {
+    let mut hash = hashed(SEED, &start.to_ne_bytes());
+    let mut rest = components(path).peekable();
+    let mut first = true;
+    core::iter::from_fn(move || {
+        if !core::mem::take(&mut first) {
+            let component = rest.next()?;
+            rest.peek()?;
+            hash = hashed(hash, component);
+        }
+        Some(key(hash))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_counts_for_all_directories_on_it() {
+        let of = |path: &[u8]| prefixes(7, path).collect::<Vec<_>>();
+        let whole = of(b"a/b/c");
+        assert_eq!(whole.len(), 3);
+        assert_eq!(whole, of(b"a//./b/other"));
+        assert_eq!(whole[2], hash_of(7, b"a/b"));
+        assert_eq!(whole[..1], of(b"file"));
+        assert_ne!(of(b"ab/c")[1], of(b"a/b/c")[2], "a slash counts");
+        assert_ne!(prefixes(8, b"file").next(), prefixes(7, b"file").next());
+        assert_eq!(of(b"."), of(b""));
+    }
+
+    #[test]
+    fn what_was_made_pays() {
+        let (start, dir, file) = (1 << 40, &b"dir/sub"[..], &b"dir/sub/file"[..]);
+        assert!(!pays(start, file, 1, 0) && !has_made(start, file));
+        spent_at(start, file, OWN_NS);
+        assert!(!pays(start, file, TREE_NS, OWN_NS));
+        for _ in 0..TREE_NS / CALL_NS_MAX {
+            // One call counts for no more.
+            spent_at(start, file, 10 * CALL_NS_MAX);
+        }
+        assert!(pays(start, file, TREE_NS, OWN_NS));
+        assert!(!pays(start, file, ATTACH_NS, 0));
+        // Above it nothing was made, and beside it nothing either.
+        assert!(!pays(start, dir, TREE_NS, OWN_NS) && pays(start, dir, TREE_NS, 0));
+        assert!(!pays(start, b"dir/other/file", TREE_NS, OWN_NS));
+        assert!(!has_made(start, file));
+        setting::set_by_time();
+        made(start, file);
+        assert!(has_made(start, file) && has_made(start, b"dir/sub/x") && has_made(start, dir));
+        assert!(!has_made(start, b"dir/x") && has_made(start, b"dir/sub/x/y"));
+        assert!(pays(start, b"dir/sub/x/y", TREE_NS, OWN_NS));
+        begin_again();
+        assert!(!has_made(start, file) && !pays(start, file, 1, 0));
+    }
+}
