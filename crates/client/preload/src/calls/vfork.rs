@@ -32,7 +32,7 @@ pub fn prepare(thread: &Thread) {
     // Nobody has to wait for others where there are no placeholders.
     if setting::are_wanted() {
         thread.inside.store(1, Ordering::Relaxed);
-        drop(spawn::alone_without_placeholders(thread, "a child is made"));
+        spawn::before_vfork(thread);
         thread.inside.store(0, Ordering::Relaxed);
     }
     with_signals_blocked(thread, || {

@@ -134,6 +134,10 @@ impl Side {
         description::get(self.index).ino.load(Ordering::Relaxed)
     }
 
+    fn mount(&self) -> u32 {
+        description::get(self.index).mount.load(Ordering::Relaxed)
+    }
+
     fn flags(&self) -> i32 {
         description::get(self.index).flags.load(Ordering::Relaxed) as i32
     }
@@ -201,6 +205,17 @@ fn copy(args: &Args) -> Option<i64> {
 /// Bytes that one call copies at most from a file of the kernel's.
 const COPY_BYTES: usize = 64 << 10;
 
+/// Whether a file lies on a file system in user space.
+fn is_on_fuse(fd: i32) -> Option<bool> {
+    const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
+    // SAFETY: numbers, for which zeros do; the kernel fills them in.
+    let mut status: libc::statfs = unsafe { core::mem::zeroed() };
+    let args = [fd as u64, (&raw mut status) as u64, 0, 0, 0, 0];
+    // SAFETY: as above.
+    let done = unsafe { raw::syscall(nr::FSTATFS, &args) };
+    (done == 0).then_some(status.f_type == FUSE_SUPER_MAGIC)
+}
+
 /// `copy_file_range` from a file that the kernel has open to a placeholder.
 fn copy_from_kernel(args: &Args) -> Option<i64> {
     let (fd, own_offset) = (args[0] as i32, args[1] == 0);
@@ -209,12 +224,23 @@ fn copy_from_kernel(args: &Args) -> Option<i64> {
     {
         return None;
     }
+    let status = mounts::statx(fd, libc::AT_STATX_DONT_SYNC, libc::STATX_TYPE)?;
+    if u32::from(status.stx_mode) & libc::S_IFMT != libc::S_IFREG {
+        return None;
+    }
     let to = Side::new(args[2], args[3])?;
     let bytes = args[4].min(COPY_BYTES as u64);
     let flags = to.flags();
     let refused = flags & libc::O_ACCMODE == libc::O_RDONLY || flags & libc::O_APPEND != 0;
     let bad = args[5] != 0 || (1..4096).contains(&args[1]);
-    if bad || refused || to.at + bytes > limits::file_bytes() || placeholder::any_lost() {
+    let source = raw::fcntl(fd, libc::F_GETFL, 0) as i32;
+    let unreadable = source & (libc::O_ACCMODE | libc::O_PATH) & !libc::O_RDWR != 0;
+    if bad
+        || refused
+        || unreadable
+        || to.at + bytes > limits::file_bytes()
+        || placeholder::any_lost()
+    {
         return None;
     }
     let seek = |to: u64, whence: i32| {
@@ -226,8 +252,11 @@ fn copy_from_kernel(args: &Args) -> Option<i64> {
         // SAFETY: the program gave an offset there.
         false => unsafe { (args[1] as *const u64).read_unaligned() },
     };
-    if mounts::place(fd).is_some_and(|place| place.ino == to.ino()) {
-        return None;
+    match mounts::place(fd) {
+        Some(place) if place.mount != to.mount() || place.ino == to.ino() => return None,
+        Some(_) => {}
+        None if is_on_fuse(fd)? => return None,
+        None => return Some(raw::fail(libc::EXDEV)),
     }
     let mut content = Vec::new();
     content.try_reserve_exact(bytes as usize).ok()?;

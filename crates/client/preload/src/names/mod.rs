@@ -83,6 +83,14 @@ pub fn call(thread: &Thread, number: u32, args: &Args) -> Option<i64> {
         return None;
     }
     let others = (looked == ONLY).then_some(PASS);
+    if is_quiet() {
+        // Its paths are looked at when the kernel has found nothing wrong with them.
+        let measured = looked == ONLY && is_measured(number, args);
+        return match measured {
+            true => Some(by_kernel(thread, number, args)),
+            false => others,
+        };
+    }
     if !concerns(number, args) {
         return others;
     }
@@ -112,6 +120,11 @@ pub fn call(thread: &Thread, number: u32, args: &Args) -> Option<i64> {
     }
 }
 
+/// Whether this process has no names, and has not made enough to look for a mount: nothing has to be done for any call.
+fn is_quiet() -> bool {
+    setting::is_by_time() && !worth::is_worth_looking() && state::known().is_none()
+}
+
 /// Whether the time of a call that the kernel makes says what it is worth to serve names.
 fn is_measured(number: u32, args: &Args) -> bool {
     setting::is_by_time() && Use::of(number, args) == Use::Make
@@ -119,7 +132,7 @@ fn is_measured(number: u32, args: &Args) -> bool {
 
 /// Has the kernel make a call, and takes note of how long that takes.
 pub fn by_kernel(thread: &Thread, number: u32, args: &Args) -> i64 {
-    if !is_measured(number, args) || !may_be_on_mount(number, args) {
+    if !is_measured(number, args) {
         // SAFETY: the program's own call, made for it.
         return unsafe { raw::syscall(number, args) };
     }
@@ -127,7 +140,10 @@ pub fn by_kernel(thread: &Thread, number: u32, args: &Args) -> i64 {
     // SAFETY: as above.
     let result = unsafe { raw::syscall(number, args) };
     let ns = clock::exact_ns() - begun;
-    if result >= 0 {
+    if result >= 0 && may_be_on_mount(number, args) {
+        if !thread.is_prepared() {
+            thread.prepare();
+        }
         with_signals_blocked(thread, || {
             note_spent(number, args, ns);
             0
@@ -140,24 +156,11 @@ pub fn by_kernel(thread: &Thread, number: u32, args: &Args) -> i64 {
 fn note_spent(number: u32, args: &Args, ns: u64) {
     worth::spent(ns);
     if let Some(named) = state::known()
-        && let Some((dir, path)) = where_made(number, args)
+        && let Some((dir, path)) = paths::target(number, args)
         && let Some(place) = place::place(named, dir, path, Use::Ask)
     {
         worth::spent_at(place.start, place.path, ns);
     }
-}
-
-/// Where a call makes a name: descriptor of a directory, and path.
-fn where_made<'a>(number: u32, args: &Args) -> Option<(i32, &'a [u8])> {
-    let [first, second] = paths::given_to(number, args)?;
-    let (dir, path) = match number {
-        nr::RENAMEAT | nr::RENAMEAT2 | nr::LINKAT => (args[2] as i32, second),
-        nr::SYMLINKAT => (args[1] as i32, second),
-        nr::RENAME | nr::LINK | nr::SYMLINK => (libc::AT_FDCWD, second),
-        nr::MKDIRAT | nr::OPENAT => (args[0] as i32, first),
-        _ => (libc::AT_FDCWD, first),
-    };
-    Some((dir, path?))
 }
 
 fn may_be_on_mount(number: u32, args: &Args) -> bool {
@@ -187,19 +190,17 @@ fn concerns(number: u32, args: &Args) -> bool {
 
 /// Serves a call about a path, if it can be. The thread is inside and busy.
 fn serve(thread: &Thread, number: u32, args: &Args) -> Option<i64> {
-    let [path, other] = paths::given_to(number, args)?;
-    let named = state::named(path.or(other)?)?;
+    let (dir, path) = paths::target(number, args)?;
+    let named = state::named(dir, path)?;
     if !worth::is_open(named.mount, number, args) {
         return None;
     }
+    setting::begin_serving();
     let begun = state::begin_call(thread);
     let result = match open::Asked::of(number, args) {
         Some(asked) => open::open(named, &asked),
         None => paths::serve(named, number, args),
     };
-    if result.is_some() {
-        setting::set_served(true);
-    }
     state::end_call(thread, begun);
     result
 }

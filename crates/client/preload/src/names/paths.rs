@@ -46,6 +46,25 @@ pub const CALLS: [u32; 28] = [
 ];
 
 const HERE: i32 = libc::AT_FDCWD;
+/// Calls whose first argument is a descriptor of a directory, and the second a path.
+const AT: [u32; 16] = [
+    nr::NEWFSTATAT,
+    nr::STATX,
+    nr::OPENAT,
+    nr::OPENAT2,
+    nr::MKDIRAT,
+    nr::MKNODAT,
+    nr::UNLINKAT,
+    nr::READLINKAT,
+    nr::FACCESSAT,
+    nr::FACCESSAT2,
+    nr::FCHMODAT,
+    nr::FCHMODAT2,
+    nr::FCHOWNAT,
+    nr::FUTIMESAT,
+    nr::UTIMENSAT,
+    nr::NAME_TO_HANDLE_AT,
+];
 
 /// What to do with a path.
 enum Act {
@@ -335,28 +354,26 @@ pub fn given_to<'a>(number: u32, a: &Args) -> Option<[Option<&'a [u8]>; 2]> {
         nr::RENAME | nr::LINK | nr::SYMLINK => (a[0], a[1]),
         nr::RENAMEAT | nr::RENAMEAT2 | nr::LINKAT => (a[1], a[3]),
         nr::SYMLINKAT => (a[0], a[2]),
-        nr::NEWFSTATAT
-        | nr::STATX
-        | nr::OPENAT
-        | nr::OPENAT2
-        | nr::MKDIRAT
-        | nr::MKNODAT
-        | nr::UNLINKAT
-        | nr::READLINKAT
-        | nr::FACCESSAT
-        | nr::FACCESSAT2
-        | nr::FCHMODAT
-        | nr::FCHMODAT2
-        | nr::FCHOWNAT
-        | nr::FUTIMESAT
-        | nr::UTIMENSAT
-        | nr::NAME_TO_HANDLE_AT => (a[1], 0),
+        _ if AT.contains(&number) => (a[1], 0),
         _ if CALLS.contains(&number) || open::CALLS.contains(&number) => (a[0], 0),
         _ if kernel::BY_PATH.contains(&number) => (a[0], 0),
         _ => return None,
     };
     // SAFETY: the program's own call.
     Some(unsafe { [place::path(first), place::path(second)] })
+}
+
+/// What a call is about: descriptor of a directory, and path. Of two paths the one that is made.
+pub fn target<'a>(number: u32, a: &Args) -> Option<(i32, &'a [u8])> {
+    let [first, second] = given_to(number, a)?;
+    let (dir, path) = match number {
+        nr::RENAME | nr::LINK | nr::SYMLINK => (HERE, second),
+        nr::RENAMEAT | nr::RENAMEAT2 | nr::LINKAT => (a[2] as i32, second),
+        nr::SYMLINKAT => (a[1] as i32, second),
+        number if AT.contains(&number) => (a[0] as i32, first),
+        _ => (HERE, first),
+    };
+    Some((dir, path?))
 }
 
 /// The error of a call, as the kernel returns it.

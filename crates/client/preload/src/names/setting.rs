@@ -2,14 +2,14 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// Calls about paths of a mount after which all names are served; [`NEVER`], [`BY_TIME`].
-static AFTER: AtomicU32 = AtomicU32::new(NEVER);
+/// Calls about paths of a mount after which all names are served; or [`NEVER`], [`BY_TIME`].
+static AFTER: AtomicU32 = AtomicU32::new(BY_TIME);
 /// Names are the kernel's.
 const NEVER: u32 = u32::MAX;
 /// Those of a directory are served when that pays ([`super::worth`]).
 const BY_TIME: u32 = u32::MAX - 1;
 
-/// Names were served in this process.
+/// Names are served in this process, or about to be.
 static SERVED: AtomicBool = AtomicBool::new(false);
 
 /// Takes settings from the environment.
@@ -44,16 +44,23 @@ pub fn after() -> u32 {
     AFTER.load(Ordering::Relaxed)
 }
 
-/// Notes whether names were served in this process.
-pub fn set_served(served: bool) {
-    if SERVED.load(Ordering::Relaxed) != served {
-        SERVED.store(served, Ordering::Relaxed);
+/// Names are about to be served in this process: who looks at what is done beside that (a child that is made) sees it.
+#[inline]
+pub fn begin_serving() {
+    if !SERVED.load(Ordering::Relaxed) {
+        // Locked, so before all that comes after.
+        SERVED.swap(true, Ordering::SeqCst);
     }
 }
 
-/// Whether names were served in this process, so that it stays a client for them.
+/// In a child: none are.
+pub fn begin_again() {
+    SERVED.store(false, Ordering::Relaxed);
+}
+
+/// Whether names were served in this process: it stays a client for them, and may have placeholders.
 pub fn have_served() -> bool {
-    SERVED.load(Ordering::Relaxed)
+    SERVED.load(Ordering::SeqCst)
 }
 
 /// As with `SHALE_NAMES=auto`.

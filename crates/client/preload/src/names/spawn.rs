@@ -2,7 +2,7 @@
 
 use crate::fd::placeholder;
 use crate::hook::inside::with_signals_blocked;
-use crate::names::setting::are_wanted;
+use crate::names::setting::{are_wanted, have_served};
 use crate::thread::{self, Alone, Thread};
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -13,7 +13,7 @@ const TRIES: u32 = 3;
 
 /// A child by `vfork` begins to have this process's memory, and descriptors of its own.
 fn spawning() {
-    SPAWNING.fetch_add(1, Ordering::AcqRel);
+    SPAWNING.fetch_add(1, Ordering::SeqCst);
 }
 
 /// It has begun another program, or ended.
@@ -25,12 +25,24 @@ pub fn spawned() {
 
 /// Whether what is opened now may be a placeholder.
 pub fn may_open() -> bool {
-    SPAWNING.load(Ordering::Acquire) == 0
+    SPAWNING.load(Ordering::SeqCst) == 0
 }
 
 /// In a child: it has made none.
 pub fn begin_again() {
     SPAWNING.store(0, Ordering::Relaxed);
+}
+
+/// Before a child by `vfork` is made. The thread is marked inside, and not busy.
+pub fn before_vfork(thread: &Thread) {
+    if !are_wanted() {
+        return;
+    }
+    // Where no names are served, nobody has to be waited for: who begins to sees that there is a child.
+    spawning();
+    if have_served() {
+        drop(without_placeholders(thread, "a child is made"));
+    }
 }
 
 /// Before a child is made, or descriptors are shared: has the kernel open everything, and nothing be opened here until [`spawned`].
@@ -40,6 +52,10 @@ pub fn alone_without_placeholders(thread: &Thread, why: &'static str) -> Alone {
         return thread::alone();
     }
     spawning();
+    without_placeholders(thread, why)
+}
+
+fn without_placeholders(thread: &Thread, why: &'static str) -> Alone {
     for _ in 0..TRIES {
         let alone = thread::alone();
         if !placeholder::any() {

@@ -89,7 +89,7 @@ pub fn end(why: &'static str) {
 pub fn begin_again() {
     CALLS.store(0, Ordering::Relaxed);
     worth::begin_again();
-    setting::set_served(false);
+    setting::begin_again();
     // SAFETY: the child has one thread, this one, so nobody else can hold or take the lock.
     unsafe {
         if LOOKING.is_locked() {
@@ -113,8 +113,9 @@ pub fn caller() -> Caller {
     }
 }
 
-/// The mount whose names are served now; `None`: all of them are the kernel's. `path` is what the call is about.
-pub fn named(path: &[u8]) -> Option<&'static Named> {
+/// The mount whose names are served now; `None`: all of them are the kernel's. `path` is what the call is about, from descriptor
+/// `dir` on.
+pub fn named(dir: i32, path: &[u8]) -> Option<&'static Named> {
     if OFF.load(Ordering::Relaxed) || !READY.load(Ordering::Relaxed) {
         return None;
     }
@@ -136,7 +137,7 @@ pub fn named(path: &[u8]) -> Option<&'static Named> {
             named
         }
         Some(named) => named.still_as_it_was().then_some(named),
-        None => begin(path),
+        None => begin(dir, path),
     }
 }
 
@@ -148,7 +149,7 @@ pub fn known() -> Option<&'static Named> {
 
 /// Begins to serve names, when that is worth it, or enough calls were made.
 #[cold]
-fn begin(path: &[u8]) -> Option<&'static Named> {
+fn begin(dir: i32, path: &[u8]) -> Option<&'static Named> {
     let enough = match setting::is_by_time() {
         true => worth::is_worth_looking(),
         false => CALLS.fetch_add(1, Ordering::Relaxed) >= after(),
@@ -157,7 +158,7 @@ fn begin(path: &[u8]) -> Option<&'static Named> {
         return None;
     }
     let _one = LOOKING.try_lock()?;
-    let named = match Named::find(path) {
+    let named = match Named::find(dir, path) {
         Ok(named) => named,
         Err(None) => {
             // Looked for again after as many calls, and no fewer than a few.
@@ -274,7 +275,7 @@ impl Named {
     ///
     /// # Errors
     /// Why there can be none, ever; `None`: there is none now, or the path lies elsewhere.
-    fn find(path: &[u8]) -> Result<Self, Option<&'static str>> {
+    fn find(dir: i32, path: &[u8]) -> Result<Self, Option<&'static str>> {
         LOOKED_NS.store(clock::now_ns(), Ordering::Relaxed);
         let status = std::fs::read_to_string("/proc/self/status").map_err(|_| None)?;
         if !is_superuser(&status) {
@@ -283,7 +284,7 @@ impl Named {
         let mask = field(&status, "Umask:").and_then(|m| u32::from_str_radix(m, 8).ok());
         set_umask(mask.ok_or(None)?);
         let table = read_table().ok_or(None)?;
-        let path = absolute(path).ok_or(None)?;
+        let path = absolute(dir, path).ok_or(None)?;
         let mut lines = lines_of(&table);
         let line = lines.find(|line| line.is_shale && line.is_plain && line.holds(&path));
         let line = line.ok_or(None)?;
@@ -361,12 +362,16 @@ fn has_changed(table: i32) -> bool {
     got != 0
 }
 
-/// A path from the root on.
-fn absolute(path: &[u8]) -> Option<Vec<u8>> {
+/// A path from the root on, of one that begins at descriptor `dir`.
+fn absolute(dir: i32, path: &[u8]) -> Option<Vec<u8>> {
     if path.starts_with(b"/") {
         return Some(path.into());
     }
-    let dir = std::env::current_dir().ok()?;
+    let dir = match dir {
+        libc::AT_FDCWD => std::env::current_dir(),
+        dir => std::fs::read_link(format!("/proc/self/fd/{dir}")),
+    };
+    let dir = dir.ok()?;
     Some([dir.as_os_str().as_bytes(), b"/", path].concat())
 }
 

@@ -96,7 +96,10 @@ impl Use {
 
 /// In a child: it has made nothing yet.
 pub fn begin_again() {
-    SPENT_NS.store(0, Ordering::Relaxed);
+    // Else nothing is known of any directory, and the table need not be looked through.
+    if SPENT_NS.swap(0, Ordering::Relaxed) == 0 {
+        return;
+    }
     for directory in &KNOWN {
         if directory.key.load(Ordering::Relaxed) != 0 {
             directory.become_of(0);
@@ -285,6 +288,7 @@ mod tests {
         assert!(has_made(start, file) && has_made(start, b"dir/sub/x") && has_made(start, dir));
         assert!(!has_made(start, b"dir/x") && has_made(start, b"dir/sub/x/y"));
         assert!(pays(start, b"dir/sub/x/y", TREE_NS, OWN_NS));
+        spent(1);
         begin_again();
         assert!(!has_made(start, file) && !pays(start, file, 1, 0));
     }

@@ -51,6 +51,15 @@ fn every_call_about_names_says_what_the_mount_says() {
     }
 }
 
+/// What the last process of a program has reported.
+fn report_of(file: &Path, program: &str) -> serde_json::Value {
+    let all = fs::read_to_string(file).unwrap();
+    let values = all.lines().rev().map(serde_json::from_str);
+    let mut values = values.map(|value: Result<serde_json::Value, _>| value.unwrap());
+    let of = |value: &serde_json::Value| value["program"].as_str().unwrap().contains(program);
+    values.find(of).unwrap_or_else(|| panic!("{all}"))
+}
+
 /// With `auto` a directory is served once many names were made there, and the mount keeps all others.
 #[test]
 fn names_are_served_where_many_are_made() {
@@ -62,13 +71,27 @@ fn names_are_served_where_many_are_made() {
     let run = Run::of(&m, &program).env("SHALE_NAMES", "auto");
     let run = run.arg(&dir).arg(&other).arg("3000");
     assert_eq!(run.env("SHALE_REPORT", &report).output(), "");
-    let report = fs::read_to_string(&report).unwrap();
-    let mut made = report.lines().rev().filter(|line| line.contains("maker"));
-    let made: serde_json::Value = serde_json::from_str(made.next().unwrap_or(&report)).unwrap();
+    let made = report_of(&report, "maker");
     assert!(made["fast"]["rename"].as_u64() > Some(2000), "{made}");
     // The other directory stays with the mount, to which all questions about it go.
     let asked = &made["kernel"]["newfstatat"]["left to the kernel"];
     assert!(asked.as_u64() > Some(2000), "{made}");
+    // So is a directory that is known by a descriptor only.
+    let (sources, unpacked) = (m.beside("sources"), m.dir("unpacked"));
+    fs::create_dir(&sources).unwrap();
+    for n in 0..2000 {
+        fs::write(sources.join(format!("{n}")), "content").unwrap();
+    }
+    let (archive, report) = (m.beside("archive"), m.beside("tar"));
+    let tar = || Run::of(&m, "tar").env("SHALE_NAMES", "auto");
+    let pack = tar().arg("cf").arg(&archive).arg("-C").arg(&sources);
+    assert_eq!(pack.arg(".").output(), "");
+    let unpack = tar().env("SHALE_REPORT", &report).arg("xf").arg(&archive);
+    assert_eq!(unpack.arg("-C").arg(&unpacked).output(), "");
+    assert_eq!(fs::read_dir(&unpacked).unwrap().count(), 2000);
+    let report = report_of(&report, "tar");
+    let made = report["fast"]["openat"].as_u64();
+    assert!(made > Some(1000), "{report}");
     // A program that makes few names leaves them to the mount.
     let (report, dir) = (m.beside("few"), m.dir("few"));
     let run = Run::of(&m, &program).env("SHALE_NAMES", "auto");
