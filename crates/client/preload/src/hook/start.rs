@@ -57,6 +57,7 @@ fn set_up() {
         thread.set_up();
         thread::register_barriers();
         if bypassed {
+            names::setting::set_never();
             bypass::set_classes();
         } else {
             client::configure();

@@ -120,14 +120,16 @@ pub fn call(thread: &Thread, number: u32, args: &Args) -> Option<i64> {
     }
 }
 
-/// Whether this process has no names, and has not made enough to look for a mount: nothing has to be done for any call.
+/// Whether this process has no names, and has not made enough to look for a mount, or will never have any: nothing has to be done
+/// for any call.
 fn is_quiet() -> bool {
-    setting::is_by_time() && !worth::is_worth_looking() && state::known().is_none()
+    let waits = || !worth::is_worth_looking() || state::are_over();
+    setting::is_by_time() && state::known().is_none() && waits()
 }
 
 /// Whether the time of a call that the kernel makes says what it is worth to serve names.
 fn is_measured(number: u32, args: &Args) -> bool {
-    setting::is_by_time() && Use::of(number, args) == Use::Make
+    setting::is_by_time() && Use::of(number, args) == Use::Make && !state::are_over()
 }
 
 /// Has the kernel make a call, and takes note of how long that takes.

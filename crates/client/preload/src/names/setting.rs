@@ -27,6 +27,11 @@ pub fn configure() {
     }
 }
 
+/// Names are the kernel's, whatever the environment says.
+pub fn set_never() {
+    AFTER.store(NEVER, Ordering::Relaxed);
+}
+
 /// Whether names are to be served in this process at all.
 #[inline]
 pub fn are_wanted() -> bool {

@@ -85,6 +85,11 @@ pub fn end(why: &'static str) {
     }
 }
 
+/// Whether they are.
+pub fn are_over() -> bool {
+    OFF.load(Ordering::Relaxed)
+}
+
 /// In a child: it has made no calls yet.
 pub fn begin_again() {
     CALLS.store(0, Ordering::Relaxed);

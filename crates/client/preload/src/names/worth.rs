@@ -20,8 +20,10 @@ use crate::hook::raw::{Args, nr};
 use crate::names::setting;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// Time in all after which a mount is looked for, ns.
+/// Time in all after which a mount is looked for, ns; twice as much each time that there was none: other file systems' names count
+/// until it is known where they lie.
 const FIND_NS: u64 = 2_000_000;
+const DOUBLINGS_MAX: u32 = 10;
 /// In a directory and below it, before this process becomes a client for that.
 const ATTACH_NS: u64 = 20_000_000;
 /// The same once it is one.
@@ -33,6 +35,8 @@ const CALL_NS_MAX: u64 = 500_000;
 
 /// Time of all such calls.
 static SPENT_NS: AtomicU64 = AtomicU64::new(0);
+/// Times that no mount was found.
+static NOT_FOUND: AtomicU32 = AtomicU32::new(0);
 
 /// What is known of one directory, by the path that leads there.
 struct Directory {
@@ -109,11 +113,13 @@ pub fn begin_again() {
 
 /// Whether so much was made that the mount is worth looking for.
 pub fn is_worth_looking() -> bool {
-    SPENT_NS.load(Ordering::Relaxed) >= FIND_NS
+    SPENT_NS.load(Ordering::Relaxed) >= FIND_NS << NOT_FOUND.load(Ordering::Relaxed)
 }
 
-/// No mount was found: as much again before it is looked for again.
+/// No mount was found: it is looked for again after more.
 pub fn was_not_found() {
+    let times = NOT_FOUND.load(Ordering::Relaxed);
+    NOT_FOUND.store((times + 1).min(DOUBLINGS_MAX), Ordering::Relaxed);
     SPENT_NS.store(0, Ordering::Relaxed);
 }
 
