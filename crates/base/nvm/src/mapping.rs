@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{FileType, Mode, OFlags, fstat};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
@@ -65,6 +66,8 @@ pub(crate) struct Mapping {
     huge_pages: bool,
     /// What is writable has this key.
     key: Option<ProtectionKey>,
+    /// Part of the reservation may be somebody else's by now: it is never unmapped.
+    has_hole: AtomicBool,
     /// Dropped by hand before the range is unmapped.
     guard: ManuallyDrop<Guard>,
 }
@@ -107,26 +110,38 @@ impl Mapping {
             return Err(NvmError::NoPieces);
         }
         let last = pieces.len() - 1;
-        let mut bytes = 0;
+        let (mut bytes, mut devices) = (0, Vec::with_capacity(pieces.len()));
         for (index, piece) in pieces.iter().enumerate() {
-            check_length(piece, index == last)?;
+            devices.push(check_length(piece, index == last)?);
             bytes += piece.bytes;
         }
         let mut mapping = Mapping::reserve(bytes, &path_of(pieces[0].fd.as_fd()))?;
         mapping.key = key;
-        let mut offset = 0;
-        for piece in pieces {
+        let (mut offset, mut tried) = (0, None);
+        for (piece, device) in pieces.into_iter().zip(devices) {
             let range = offset..offset + piece.bytes;
-            mapping.is_dax &= mapping.place(range.clone(), piece.fd.as_fd(), 0, access)?;
+            // What one file of a file system can do, the others can.
+            let known = tried
+                .filter(|&(on, _)| on == device)
+                .map(|(_, flags)| flags);
+            let flags = match known {
+                Some(flags) => flags,
+                None => what_it_can(piece.fd.as_fd(), piece.bytes, access)?,
+            };
+            tried = Some((device, flags));
+            mapping.is_dax &= flags == SYNC;
+            mapping.place(range.clone(), piece.fd.as_fd(), 0, (access, flags))?;
             mapping.pieces.push(Mapped {
                 fd: piece.fd,
                 offset,
                 bytes: piece.bytes,
             });
             offset = range.end;
-            let (pages, stores) = (pages_of(&range), access == Access::ReadWrite);
-            mapping.writable.allow(&pages, stores);
-            mapping.writable.mapped().set(&pages, stores);
+            if access == Access::ReadWrite {
+                let pages = pages_of(&range);
+                mapping.writable.allow(&pages, true);
+                mapping.writable.mapped().set(&pages, true);
+            }
         }
         mapping.huge_pages = mapping.advise(Advice::LinuxHugepage).is_ok();
         Ok(mapping)
@@ -158,55 +173,44 @@ impl Mapping {
             is_dax: true,
             huge_pages: false,
             key: None,
+            has_hole: AtomicBool::new(false),
             guard: ManuallyDrop::new(Guard::new(base, bytes)),
         })
     }
 
-    /// Maps a file, from byte `from` on, over its part of the reservation; whether it is DAX.
+    /// Maps a file, from byte `from` on, over its part of the reservation, with flags that it [can](what_it_can).
     fn place(
         &self,
         range: Range<usize>,
         fd: BorrowedFd<'_>,
         from: usize,
-        access: Access,
-    ) -> Result<bool, NvmError> {
+        (access, flags): (Access, MapFlags),
+    ) -> Result<(), NvmError> {
         let (offset, bytes) = (range.start, range.len());
-        let (prot, name) = match access {
-            Access::ReadOnly => (ProtFlags::READ, "read-only"),
-            Access::ReadWrite => (ProtFlags::READ | ProtFlags::WRITE, "read-write"),
-        };
-        let failed = |e| NvmError::os(path_of(fd), format!("map {bytes} bytes {name}"), e);
-        let sync = MapFlags::SHARED_VALIDATE | MapFlags::SYNC;
-        // A MAP_FIXED call that fails may leave a hole where the reservation was, so
-        // what the file can do is tried elsewhere first.
-        let (flags, is_dax) = match probe(bytes, prot, sync, fd) {
-            Ok(()) => (sync, true),
-            Err(_) => {
-                failpoints::io()
-                    .and_then(|()| probe(bytes, prot, MapFlags::SHARED, fd))
-                    .map_err(failed)?;
-                (MapFlags::SHARED, false)
-            }
-        };
+        let failed = |e| not_mapped(fd, bytes, access, e);
         assert!(offset + bytes <= self.bytes && offset.is_multiple_of(PAGE_BYTES));
         // SAFETY: the range lies inside our own reservation (asserted above, and the
         // reservation is longer than `bytes` by the alignment), so nothing of others is replaced.
-        unsafe {
+        let mapped = unsafe {
             mmap(
                 self.base.add(offset).cast(),
                 bytes,
-                prot,
+                protection(access),
                 flags | MapFlags::FIXED,
                 fd,
                 from as u64,
             )
+        };
+        if let Err(e) = mapped {
+            // A call that fails may leave a hole where the reservation was, which somebody else's mapping can be in by now.
+            self.has_hole.store(true, Ordering::Relaxed);
+            return Err(failed(e));
         }
-        .map_err(failed)?;
         if let (Some(key), Access::ReadWrite) = (self.key, access) {
             // SAFETY: what was just mapped there, readable and writable.
             unsafe { key.protect(self.base.wrapping_add(offset), bytes) }.map_err(failed)?;
         }
-        Ok(is_dax)
+        Ok(())
     }
 
     /// Gives the kernel advice on all pieces.
@@ -275,7 +279,9 @@ impl Mapping {
         };
         let end = (wide.end * PAGE_BYTES).min(piece.offset + piece.bytes);
         let bytes = wide.start * PAGE_BYTES..end;
-        self.place(bytes.clone(), fd, bytes.start - piece.offset, access)?;
+        let flags = what_it_can(fd, bytes.len(), access)?;
+        let from = bytes.start - piece.offset;
+        self.place(bytes.clone(), fd, from, (access, flags))?;
         mapped.set(&wide, access == Access::ReadWrite);
         match access {
             Access::ReadWrite => self.writable.allow(&pages, true),
@@ -359,11 +365,45 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: it is not used again.
         unsafe { ManuallyDrop::drop(&mut self.guard) };
+        if self.has_hole.load(Ordering::Relaxed) {
+            return;
+        }
         // SAFETY: the reservation is ours, pieces included, and views hold this value
         // alive, so nobody uses the range any more.
         let unmapped = unsafe { munmap(self.reservation, self.reserved_bytes) };
         debug_assert!(unmapped.is_ok(), "{unmapped:?}");
     }
+}
+
+/// Flags of a mapping that stays in step with its file's metadata: DAX.
+const SYNC: MapFlags = MapFlags::SHARED_VALIDATE.union(MapFlags::SYNC);
+
+fn protection(access: Access) -> ProtFlags {
+    match access {
+        Access::ReadOnly => ProtFlags::READ,
+        Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+    }
+}
+
+fn not_mapped(fd: BorrowedFd<'_>, bytes: usize, access: Access, e: rustix::io::Errno) -> NvmError {
+    let name = match access {
+        Access::ReadOnly => "read-only",
+        Access::ReadWrite => "read-write",
+    };
+    NvmError::os(path_of(fd), format!("map {bytes} bytes {name}"), e)
+}
+
+/// The flags with which a file can be mapped, found out where there is nothing: a call that fails over the reservation may
+/// leave a hole there.
+fn what_it_can(fd: BorrowedFd<'_>, bytes: usize, access: Access) -> Result<MapFlags, NvmError> {
+    let prot = protection(access);
+    if probe(bytes, prot, SYNC, fd).is_ok() {
+        return Ok(SYNC);
+    }
+    failpoints::io()
+        .and_then(|()| probe(bytes, prot, MapFlags::SHARED, fd))
+        .map_err(|e| not_mapped(fd, bytes, access, e))?;
+    Ok(MapFlags::SHARED)
 }
 
 /// Maps the file anywhere and unmaps it, to learn whether that works.
@@ -381,7 +421,8 @@ fn probe(
     }
 }
 
-fn check_length(piece: &Piece, last: bool) -> Result<(), NvmError> {
+/// Checks that a file is long enough; gives the device that it lies on, and the one that it is.
+fn check_length(piece: &Piece, last: bool) -> Result<(u64, u64), NvmError> {
     let path = || path_of(piece.fd.as_fd());
     if piece.bytes == 0 || (!last && !piece.bytes.is_multiple_of(PAGE_BYTES)) {
         return Err(NvmError::PieceLength {
@@ -401,7 +442,7 @@ fn check_length(piece: &Piece, last: bool) -> Result<(), NvmError> {
             found: stat.st_size as u64,
         });
     }
-    Ok(())
+    Ok((stat.st_dev, stat.st_rdev))
 }
 
 fn identity(fd: BorrowedFd<'_>) -> Result<(u64, u64), NvmError> {

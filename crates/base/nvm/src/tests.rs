@@ -304,6 +304,32 @@ fn errors_name_path_and_reason() {
     ));
 }
 
+/// What one file can do, the next is taken to be able to do. If it is not, the map is refused, and its addresses are given to nobody.
+#[test]
+fn a_piece_that_cannot_be_mapped_refuses_the_map() {
+    let dir = directory();
+    let path = dir.path().join("piece");
+    std::fs::write(&path, pattern(8192)).unwrap();
+    let piece = |write_only: bool| Piece {
+        fd: std::fs::File::options()
+            .read(!write_only)
+            .write(write_only)
+            .open(&path)
+            .unwrap()
+            .into(),
+        bytes: 8192,
+    };
+    let pieces = vec![piece(false), piece(true), piece(false)];
+    let error = Map::open(pieces, Access::ReadOnly).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EACCES), "{error}");
+    assert!(error.to_string().contains("piece: cannot map 8192 bytes"));
+    let whole = Map::open(vec![piece(false), piece(false)], Access::ReadOnly).unwrap();
+    let mut there = vec![0; 16384];
+    whole.load(0, &mut there);
+    assert_eq!(there, [pattern(8192), pattern(8192)].concat());
+    assert!(!whole.is_writable(0..1));
+}
+
 #[test]
 fn a_file_that_does_not_fit_leaves_nothing() {
     let directory = directory();
