@@ -82,7 +82,7 @@ const fn of_hostile(name: &'static str, what: &'static str) -> Mutant {
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 124] = [
+pub const MUTANTS: [Mutant; 126] = [
     of_ordered(
         "fsync-alone",
         "fsync of an ordered client makes its last call durable, and not those before it",
@@ -385,6 +385,14 @@ pub const MUTANTS: [Mutant; 124] = [
         "lower-held",
     ),
     of_hostile("record-salt", "all logs have the same salt"),
+    of_hostile(
+        "left-log-in-use",
+        "a log that its last client can still write is the next one's",
+    ),
+    of_hostile(
+        "left-log-of-others",
+        "a log that a client has left serves other users' clients",
+    ),
     of_hostile("lease-unchecked", "records need no lease"),
     of_hostile("permission-unchecked", "anybody may write any file"),
     of_hostile(

@@ -5,6 +5,7 @@ use super::served::{Hand, Place, content, names, start};
 use shale_daemon::Daemon;
 use shale_format::Ino;
 use shale_format::limits::LOG_BYTES_MIN;
+use shale_format::log::RING_AT;
 use shale_format::record::attr;
 use shale_oplog::encode;
 use shale_proto::Reply;
@@ -20,6 +21,10 @@ pub(super) const CASES: &[(&str, fn())] = &[
     (
         "left log cut, gone, something else",
         a_log_that_is_cut_gone_or_something_else_stops_no_start,
+    ),
+    (
+        "log that a client has left",
+        a_log_that_its_last_client_can_still_write_is_nobody_elses,
     ),
     (
         "left log cut during recovery",
@@ -72,6 +77,32 @@ pub(super) fn is_whole(place: &Place, daemon: &Arc<Daemon>) {
     let check = shale_check::check_volume_dir;
     let report = check(&place.nvm(), &Default::default(), &mut |_| ()).unwrap();
     assert!(report.clean(), "{report}");
+}
+
+/// A client leaves and keeps its log mapped: what it stores there is in nobody's log. Who comes next and is another user reads
+/// nothing of it.
+fn a_log_that_its_last_client_can_still_write_is_nobody_elses() {
+    let (place, daemon, _) = place();
+    let secret = [0xa5; 64];
+    let mut mine = Attacker::new(&daemon, &place, MALLORY);
+    mine.make(1, "mine", &secret.repeat(100));
+    mine.commit();
+    assert_eq!(mine.ask(shale_proto::Request::Detach), Reply::Done);
+    let mut next = Attacker::new(&daemon, &place, MALLORY);
+    next.make(1, "next", b"good");
+    next.commit();
+    mine.log.store(RING_AT, &[0; 1 << 16]);
+    assert!(matches!(next.digest(), Reply::Digested { .. }));
+    assert_eq!(content(&daemon.volume().view(), "next"), b"good");
+    // Nobody has this one any more.
+    assert_eq!(next.ask(shale_proto::Request::Detach), Reply::Done);
+    drop((mine, next));
+    let root = Attacker::new(&daemon, &place, 0);
+    let mut there = vec![0; 1 << 16];
+    shale_nvm::MappedRegion::load(root.view(), RING_AT, &mut there);
+    assert!(there.iter().all(|&byte| byte == 0), "another user's log");
+    drop(root);
+    is_whole(&place, &daemon);
 }
 
 /// What POSIX forbids at a call it forbids at recovery: a killed daemon opens no way.
