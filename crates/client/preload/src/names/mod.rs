@@ -197,7 +197,6 @@ fn serve(thread: &Thread, number: u32, args: &Args) -> Option<i64> {
     if !worth::is_open(named.mount, number, args) {
         return None;
     }
-    setting::begin_serving();
     let begun = state::begin_call(thread);
     let result = match open::Asked::of(number, args) {
         Some(asked) => open::open(named, &asked),

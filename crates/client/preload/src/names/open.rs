@@ -99,7 +99,7 @@ impl Asked {
 
 /// Opens a file, if it can be done here.
 pub fn open(named: &'static Named, asked: &Asked) -> Option<i64> {
-    if !asked.is_served() || !spawn::may_open() {
+    if !asked.is_served() {
         return None;
     }
     // SAFETY: the program's own call.
@@ -107,6 +107,10 @@ pub fn open(named: &'static Named, asked: &Asked) -> Option<i64> {
     let what = if asked.creates() { Use::Make } else { Use::Ask };
     let place = place::place(named, asked.dir, path, what)?;
     let client = place.client(named)?;
+    // After that: who makes a child meanwhile sees that names are served, or this sees the child.
+    if !spawn::may_open() {
+        return None;
+    }
     // What is made needs a descriptor for certain.
     let mut number = Number(None);
     if asked.has(libc::O_CREAT) {

@@ -6,6 +6,7 @@ use crate::fd::description;
 use crate::fd::table::{self, Entry};
 use crate::hook::raw::{self, nr};
 use crate::mounts::{self, MNT_ID_UNIQUE};
+use crate::names::setting;
 use crate::names::state::Named;
 use crate::names::worth::{self, Use};
 use core::ffi::{CStr, c_char};
@@ -36,7 +37,11 @@ impl Place<'_> {
     /// The client that serves it, if there is one, or there can be one and that is worth it.
     pub fn client(&self, named: &Named) -> Option<&'static Client> {
         match self.takes {
-            true => client::get_now(named.mount),
+            true => {
+                setting::begin_serving();
+                client::get_now(named.mount)
+            }
+            // What is served here lies below a directory that was taken before.
             false => client::current(named.mount),
         }
     }
