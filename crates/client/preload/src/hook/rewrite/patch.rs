@@ -63,33 +63,49 @@ fn protect(at: usize, bytes: usize, protection: i32) -> bool {
     unsafe { raw::syscall(MPROTECT, &args) >= 0 }
 }
 
-/// Free addresses before or behind the library that its jumps reach.
+/// Free addresses that the library's jumps reach: where the kernel puts a mapping, which is near the libraries as a rule, else
+/// before or behind the library.
 fn near(library: &Library, bytes: usize) -> Option<usize> {
     const STEP: usize = 1 << 20;
     const REACH: usize = 1 << 30;
-    let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
-    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as u64;
     let start = library.text & !(PAGE - 1);
+    let end = (start + library.text_bytes).next_multiple_of(PAGE);
+    if let Some(at) = map(0, bytes, 0) {
+        if at.abs_diff(start) < REACH && at.abs_diff(end) < REACH {
+            return Some(at);
+        }
+        unmap(at, bytes);
+    }
     for distance in (STEP..REACH).step_by(STEP) {
-        let behind = (start + library.text_bytes).next_multiple_of(PAGE) + distance;
-        for at in [start.checked_sub(distance), Some(behind)]
+        for at in [start.checked_sub(distance), Some(end + distance)]
             .into_iter()
             .flatten()
         {
-            let args = [at as u64, bytes as u64, protection, flags, u64::MAX, 0];
-            // SAFETY: a new mapping that replaces none.
-            let got = unsafe { raw::syscall(raw::nr::MMAP, &args) };
-            if got == at as i64 {
-                return Some(at);
-            }
-            if got >= 0 {
+            match map(at, bytes, libc::MAP_FIXED_NOREPLACE) {
+                Some(got) if got == at => return Some(at),
                 // A kernel that takes the address for a wish only.
-                // SAFETY: the mapping was made just now.
-                unsafe { raw::syscall(MUNMAP, &[got as u64, bytes as u64, 0, 0, 0, 0]) };
+                Some(other) => unmap(other, bytes),
+                None => {}
             }
         }
     }
     None
+}
+
+/// A new mapping of pages to write to, at an address if there is one.
+fn map(at: usize, bytes: usize, flags: i32) -> Option<usize> {
+    let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags) as u64;
+    let args = [at as u64, bytes as u64, protection, flags, u64::MAX, 0];
+    // SAFETY: a new mapping that replaces none.
+    let got = unsafe { raw::syscall(raw::nr::MMAP, &args) };
+    usize::try_from(got).ok()
+}
+
+/// Takes a mapping of [`map`] away.
+fn unmap(at: usize, bytes: usize) {
+    // SAFETY: the mapping was made just now, and nothing refers to it.
+    unsafe { raw::syscall(MUNMAP, &[at as u64, bytes as u64, 0, 0, 0, 0]) };
 }
 
 fn entry(site: &Site) -> u64 {
