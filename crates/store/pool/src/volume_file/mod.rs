@@ -338,25 +338,29 @@ impl VolumeFile {
     /// Compares with the superblock found in the NVM directory.
     ///
     /// # Errors
-    /// Another volume lies there.
+    /// Another volume lies there, or it has another durability policy: that of a volume cannot be changed, and one that
+    /// the file says and the volume does not have would be believed.
     pub fn check_superblock(&self, superblock: &Superblock) -> Result<()> {
-        if superblock.uuid == self.uuid_bytes() {
-            return Ok(());
+        let wrong = |why| {
+            let dir = self.nvm_dir().to_path_buf();
+            Err(PoolError::NvmDir { dir, why })
+        };
+        if superblock.uuid != self.uuid_bytes() {
+            let (there, wanted) = (uuid_text(&superblock.uuid), &self.uuid);
+            let (name, key) = (&self.name, ["nvm.dir", "staged.memory_dir"]);
+            let key = key[usize::from(self.is_staged())];
+            return wrong(format!(
+                "volume {there} lies there, expected {wanted} ('{name}'): correct {key} in the volume file"
+            ));
         }
-        Err(PoolError::NvmDir {
-            dir: self.nvm_dir().to_path_buf(),
-            why: format!(
-                "volume {} lies there, expected {} ('{}'): correct {} in the volume file",
-                uuid_text(&superblock.uuid),
-                self.uuid,
-                self.name,
-                if self.is_staged() {
-                    "staged.memory_dir"
-                } else {
-                    "nvm.dir"
-                }
-            ),
-        })
+        let (made, said) = (superblock.policy().name(), &self.durability);
+        if made != said {
+            return wrong(format!(
+                "the volume was made with durability '{made}', expected '{said}': correct durability in the volume file \
+                 (a program has another one by shale run --durability)"
+            ));
+        }
+        Ok(())
     }
 }
 
