@@ -2,14 +2,16 @@
 //!
 //! As the channel of `proto`, with four additions: every descriptor that comes is moved
 //! out of the program's way; a connection that broke is remembered; so are files that
-//! the daemon says are to be left to the kernel for a while; and for those that went back to the
-//! mount of our own accord ([`crate::pays`]) no lease is asked for.
+//! the daemon says are to be left to the kernel for a while (until then it is not asked for an exclusive lease
+//! on them again); and for those that went back to the mount of our own accord ([`crate::pays`]) no lease is asked for.
 
 use crate::clock;
 use crate::fd::own;
 use crate::pays::Leases;
 use parking_lot::Mutex;
-use shale_proto::{Channel, ProtoError, Reply, Request, SocketChannel};
+use shale_proto::{
+    Channel, LeaseMode, LeaseRequestMode, ProtoError, Reply, Request, SocketChannel,
+};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -78,6 +80,13 @@ impl Link {
             .map_or(0, |f| f.until_ns)
     }
 
+    /// What the daemon would say to who wants a file alone of which it has said that it is mediated until a moment to come.
+    fn left(&self, ino: u64) -> Option<(u64, bool)> {
+        let left = self.mediated_until(ino) - clock::now_ns();
+        let ns = u64::try_from(left).ok().filter(|&ns| ns > 0)?;
+        Some((ns, self.writes_alone(ino)))
+    }
+
     /// Whether this is the only client that writes a file which is mediated, as far as is known.
     pub fn writes_alone(&self, ino: u64) -> bool {
         let files = self.mediated.lock();
@@ -102,22 +111,31 @@ impl Channel for Link {
     fn call(&self, request: Request) -> Result<(Reply, Vec<OwnedFd>), ProtoError> {
         let lease = match &request {
             Request::Lease {
-                ino, request_mode, ..
-            } => Some((*ino, request_mode.yields())),
+                ino,
+                mode,
+                request_mode,
+            } => {
+                let defers = *request_mode == LeaseRequestMode::RevokeOrDefer;
+                let alone = *mode == LeaseMode::Exclusive;
+                Some((*ino, request_mode.yields(), defers && alone))
+            }
             _ => None,
         };
-        if let Some((ino, yields)) = lease {
+        if let Some((ino, yields, defers)) = lease {
             // A call that had begun before the file went back.
             if !self.leases.ask(ino) && yields {
                 let (ns, alone) = (0, false);
                 return Ok((Reply::Mediated { ns, alone }, Vec::new()));
             }
             crate::thread::this().asked.store(ino, Ordering::Relaxed);
+            if defers && let Some((ns, alone)) = self.left(ino) {
+                return Ok((Reply::Mediated { ns, alone }, Vec::new()));
+            }
         }
         let answer = self.channel.call(request);
         match (lease, &answer) {
             (_, Err(_)) => self.broken.store(true, Ordering::Release),
-            (Some((ino, _)), Ok((Reply::Mediated { ns, alone }, _))) => {
+            (Some((ino, ..)), Ok((Reply::Mediated { ns, alone }, _))) => {
                 self.leave(ino, *ns, *alone)
             }
             _ => {}
@@ -142,6 +160,11 @@ mod tests {
         assert!(link.writes_alone(20) && !link.writes_alone(21));
         assert!(link.mediated_until(20) > clock::now_ns());
         assert_eq!(link.mediated_until(21), 0);
+        assert!(
+            link.left(20)
+                .is_some_and(|(ns, alone)| ns > 1_000_000_000 && alone)
+        );
+        assert_eq!(link.left(21), None);
         link.leave(20, 0, false);
         assert!(!link.writes_alone(20));
         assert_eq!(link.mediated_until(20), 0);

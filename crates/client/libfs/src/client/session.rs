@@ -97,6 +97,14 @@ impl Session {
         open_name::name_of(self.services().open_token, ino)
     }
 
+    /// Whether an inode is a directory that this process has in memory: it may be one that it has no lease on any more. `None`: it knows nothing
+    /// of that inode.
+    pub fn is_directory(&self, ino: u64) -> Option<bool> {
+        let node = self.calls.nodes.get(ino)?;
+        let mode = node.state.read().inode.mode;
+        Some(mode & libc::S_IFMT == libc::S_IFDIR)
+    }
+
     /// Device counters of the NVM tier, as this process moved bytes.
     pub fn nvm_counts(&self) -> shale_nvm::counters::Snapshot {
         self.services().volume.counts()

@@ -39,7 +39,9 @@ use crate::fd::placeholder;
 use crate::hook::inside::with_signals_blocked;
 use crate::hook::outcome::{CLASS, PANICKED, PASS, class};
 use crate::hook::raw::{self, Args, NR_END, nr};
+use crate::names::state::Named;
 use crate::names::worth::Use;
+use crate::report;
 use crate::thread::Thread;
 use core::sync::atomic::{AtomicU8, Ordering};
 
@@ -51,6 +53,9 @@ const NOT: u8 = 0;
 const FIRST: u8 = 1;
 /// It is looked at here, and then the kernel's.
 const ONLY: u8 = 2;
+
+/// Said in a report of a directory that goes back to the mount.
+const LEFT: &str = "others use its directory: left to the mount for a while";
 
 /// Has the calls looked at that matter to names, behind those that always do.
 pub fn set_classes() {
@@ -202,6 +207,56 @@ fn serve(thread: &Thread, number: u32, args: &Args) -> Option<i64> {
         Some(asked) => open::open(named, &asked),
         None => paths::serve(named, number, args),
     };
-    state::end_call(thread, begun);
+    let (asked, took) = state::end_call(thread, begun);
+    let is_served = result.is_some();
+    if setting::is_by_time() && (asked != 0 || !is_served && paths::have_two(number)) {
+        let cost = Cost {
+            asked,
+            took,
+            is_served,
+        };
+        note_cost(named, number, args, &cost);
+    }
     result
+}
+
+/// What a call has cost that was served, or was tried to be.
+struct Cost {
+    /// Inode that it asked for a lease on last; 0: none.
+    asked: u64,
+    /// How long it took, ns, if it asked for one.
+    took: u64,
+    is_served: bool,
+}
+
+/// Counts what leases have cost that a call has asked for, and leaves directories to the mount that others use.
+#[cold]
+fn note_cost(named: &Named, number: u32, args: &Args, cost: &Cost) {
+    let places = paths::places(named, number, args);
+    let places = || {
+        places
+            .iter()
+            .flatten()
+            .map(|place| (place.start, place.path))
+    };
+    let mut leaves = false;
+    if cost.asked != 0 {
+        for (start, path) in places() {
+            leaves |= worth::has_cost(start, path, cost.took);
+        }
+        // To ask about what is in a directory shares it, as the kernel does.
+        if !cost.is_served
+            && Use::of(number, args) == Use::Make
+            && state::is_mediated_directory(named, cost.asked)
+        {
+            worth::leave(places());
+            leaves = true;
+        }
+    }
+    if leaves {
+        report::passed(number, LEFT);
+    }
+    if !cost.is_served {
+        worth::leave_together(places);
+    }
 }

@@ -363,6 +363,27 @@ pub fn given_to<'a>(number: u32, a: &Args) -> Option<[Option<&'a [u8]>; 2]> {
     Some(unsafe { [place::path(first), place::path(second)] })
 }
 
+/// Whether a call is about two paths.
+pub fn have_two(number: u32) -> bool {
+    matches!(
+        number,
+        nr::RENAME | nr::RENAMEAT | nr::RENAMEAT2 | nr::LINK | nr::LINKAT
+    )
+}
+
+/// Where the paths of a call lead; no leases are asked for on them.
+pub fn places<'a>(named: &Named, number: u32, a: &Args) -> [Option<Place<'a>>; 2] {
+    let of = |(dir, path): (i32, &'a [u8])| place::place(named, dir, path, Use::Ask);
+    let first = match number {
+        nr::RENAME | nr::LINK => Some((HERE, a[0])),
+        nr::RENAMEAT | nr::RENAMEAT2 | nr::LINKAT => Some((a[0] as i32, a[1])),
+        _ => None,
+    };
+    // SAFETY: the program's own call.
+    let first = first.and_then(|(dir, path)| Some((dir, unsafe { place::path(path) }?)));
+    [first.and_then(of), target(number, a).and_then(of)]
+}
+
 /// What a call is about: descriptor of a directory, and path. Of two paths the one that is made.
 pub fn target<'a>(number: u32, a: &Args) -> Option<(i32, &'a [u8])> {
     let [first, second] = given_to(number, a)?;

@@ -188,13 +188,20 @@ pub fn begin_call(thread: &Thread) -> u64 {
     clock::exact_ns()
 }
 
-/// Ends it. Calls that ask for leases and take as long as on the mount do not pay: names are the mount's for a while.
-pub fn end_call(thread: &Thread, begun: u64) {
+/// Ends it: gives the inode that it asked for a lease on last, and how long it took then, ns; 0: none. Calls that ask for leases and take
+/// as long as on the mount do not pay: names are the mount's for a while.
+pub fn end_call(thread: &Thread, begun: u64) -> (u64, u64) {
+    let asked = thread.asked.swap(0, Ordering::Relaxed);
     // What a call waits for without a lease it would wait for on the mount, too: a processor, or space.
-    let took = match thread.asked.swap(0, Ordering::Relaxed) {
+    let took = match asked {
         0 => 0,
-        _ => (clock::exact_ns() - begun).min(CALL_NS_MAX),
+        _ => clock::exact_ns() - begun,
     };
+    note_time(took.min(CALL_NS_MAX));
+    (asked, took)
+}
+
+fn note_time(took: u64) {
     let all = SERVED_NS.fetch_add(took, Ordering::Relaxed) + took;
     if !(SERVED.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(CALLS_LOOKED_AT) {
         return;
@@ -207,6 +214,14 @@ pub fn end_call(thread: &Thread, begun: u64) {
         AGAIN_NS.store(clock::now_ns() + (AWAY_NS << times), Ordering::Relaxed);
         report::passed(nr::OPEN, "names do not pay for a while");
     }
+}
+
+/// Whether the daemon has said of an inode that it is mediated, and that is a directory, as far as is known here.
+pub fn is_mediated_directory(named: &Named, ino: u64) -> bool {
+    let client = client::current(named.mount);
+    client.is_some_and(|client| {
+        client.link.mediated_until(ino) != 0 && client.session.is_directory(ino) != Some(false)
+    })
 }
 
 /// Libraries are about to be loaded: their code is looked at before names are served again.

@@ -13,12 +13,17 @@
 //!   kernel knows most answers. That is served on a path that leads through a directory in which the process has made
 //!   names before, or of which it alone has the lease: the kernel would have to take it away.
 //!
+//! A directory that others use meanwhile is *left to the mount* for a while, by all calls, so that nobody takes it from anybody: when
+//! the daemon says that it is mediated, or when its leases have cost more here than its names have gained ([`LOSS_US`]). So is
+//! the other directory of a call with two: the mount has to take it for that call.
+//!
 //! With `SHALE_NAMES=N` all this is off, and all names are served after N calls.
 
 use crate::client;
+use crate::clock;
 use crate::hook::raw::{Args, nr};
 use crate::names::setting;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 /// Time in all after which a mount is looked for, ns; twice as much each time that there was none: other file systems' names count
 /// until it is known where they lie.
@@ -32,6 +37,15 @@ const TREE_NS: u64 = 2_000_000;
 const OWN_NS: u64 = 150_000;
 /// One call counts for no more: what it waits for (space, a device) it would wait for here, too.
 const CALL_NS_MAX: u64 = 500_000;
+/// A name that is made here instead of there gains about so much, µs.
+const GAIN_US: i32 = 60;
+/// More than this is not saved up for worse times.
+const GAIN_MAX_US: i32 = 2_000;
+/// What calls that asked for leases may have taken beyond that, before the directory is left to the mount.
+const LOSS_US: i32 = 3_000;
+/// For so long, and twice as long each time, unless it has gained [`GAIN_MAX_US`] in between.
+const LEFT_MS: u32 = 500;
+const LEFT_DOUBLINGS_MAX: u32 = 7;
 
 /// Time of all such calls.
 static SPENT_NS: AtomicU64 = AtomicU64::new(0);
@@ -48,6 +62,12 @@ struct Directory {
     own_us: AtomicU32,
     /// Names were made there in this process.
     is_served: AtomicBool,
+    /// What that has gained, less what its leases have cost, µs.
+    balance_us: AtomicI32,
+    /// It is left to the mount until then, ms since the machine started; 0: it is not.
+    left_until_ms: AtomicU32,
+    /// How often it was.
+    times_left: AtomicU32,
 }
 
 const DIRECTORIES: usize = 4096;
@@ -57,6 +77,9 @@ static KNOWN: [Directory; DIRECTORIES] = [const {
         tree_us: AtomicU32::new(0),
         own_us: AtomicU32::new(0),
         is_served: AtomicBool::new(false),
+        balance_us: AtomicI32::new(0),
+        left_until_ms: AtomicU32::new(0),
+        times_left: AtomicU32::new(0),
     }
 }; DIRECTORIES];
 
@@ -129,7 +152,8 @@ pub fn may_take(mount: u32, start: u64, path: &[u8], what: Use) -> bool {
         return true;
     }
     match what {
-        Use::Ask => client::is_attached(mount) && has_made(start, path),
+        Use::Ask => client::is_attached(mount) && has_made(start, path) && !is_left(start, path),
+        Use::Make if is_left(start, path) => false,
         Use::Make if client::is_attached(mount) => pays(start, path, TREE_NS, OWN_NS),
         Use::Make => pays(start, path, ATTACH_NS, 0) && client::can_attach(mount),
     }
@@ -143,12 +167,60 @@ pub fn is_open(mount: u32, number: u32, args: &Args) -> bool {
 /// A name was made in this process at this path.
 pub fn made(start: u64, path: &[u8]) {
     if setting::is_by_time()
-        && let Some(key) = prefixes(start, path).last()
+        && let Some(directory) = Directory::of(start, path)
     {
-        let directory = Directory::at(key);
-        directory.become_of(key);
         directory.is_served.store(true, Ordering::Relaxed);
+        directory.gain();
     }
+}
+
+/// A call at this path was served, and has asked for leases and taken so long. Whether the directory is left to the mount now.
+pub fn has_cost(start: u64, path: &[u8], ns: u64) -> bool {
+    let Some(directory) = Directory::of(start, path) else {
+        return false;
+    };
+    let us = (ns.min(CALL_NS_MAX) / 1000) as i32;
+    let leaves = directory.balance_us.fetch_sub(us, Ordering::Relaxed) - us < -LOSS_US;
+    if leaves {
+        directory.leave(now_ms());
+    }
+    leaves
+}
+
+/// The directories of a call's paths go to the mount: others use one of them.
+pub fn leave<'a>(places: impl Iterator<Item = (u64, &'a [u8])>) {
+    let now = now_ms();
+    let directories = places.filter_map(|(start, path)| Directory::of(start, path));
+    directories
+        .filter(|d| !d.is_left(now))
+        .for_each(|d| d.leave(now));
+}
+
+/// Of two directories of a call that the mount makes: if one is left to it, so is the other, as long.
+pub fn leave_together<'a, P: Iterator<Item = (u64, &'a [u8])>>(places: impl Fn() -> P) {
+    let now = now_ms();
+    let directories = || places().filter_map(|(start, path)| Directory::of(start, path));
+    let left = directories().filter(|d| d.is_left(now));
+    let until = left.map(|d| d.left_until_ms.load(Ordering::Relaxed)).max();
+    if let Some(until) = until {
+        directories().for_each(|d| d.left_until_ms.store(until, Ordering::Relaxed));
+    }
+}
+
+/// Whether the directory of a path is left to the mount, or the one that it leads to.
+fn is_left(start: u64, path: &[u8]) -> bool {
+    let left = |key| {
+        let directory = Directory::at(key);
+        // The time is asked for last: mostly there is nothing to compare it with.
+        directory.is_of(key)
+            && directory.left_until_ms.load(Ordering::Relaxed) != 0
+            && directory.is_left(now_ms())
+    };
+    prefixes(start, path).last().is_some_and(left) || left(hash_of(start, path))
+}
+
+fn now_ms() -> u32 {
+    (clock::now_ns() / 1_000_000) as u32
 }
 
 /// A call that makes a name was made by way of the mount, and has taken so long.
@@ -200,6 +272,43 @@ impl Directory {
         &KNOWN[key as usize % DIRECTORIES]
     }
 
+    /// The directory of a path.
+    fn of(start: u64, path: &[u8]) -> Option<&'static Self> {
+        let key = prefixes(start, path).last()?;
+        let directory = Self::at(key);
+        directory.become_of(key);
+        Some(directory)
+    }
+
+    fn gain(&self) {
+        let before = self.balance_us.load(Ordering::Relaxed);
+        if before < GAIN_MAX_US {
+            self.balance_us.fetch_add(GAIN_US, Ordering::Relaxed);
+        } else {
+            self.times_left.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Is left to the mount from now on, for a while.
+    fn leave(&self, now_ms: u32) {
+        let times = self.times_left.fetch_add(1, Ordering::Relaxed);
+        let ms = LEFT_MS << times.min(LEFT_DOUBLINGS_MAX);
+        let until = now_ms.wrapping_add(ms).max(1);
+        self.left_until_ms.store(until, Ordering::Relaxed);
+        self.balance_us.store(0, Ordering::Relaxed);
+    }
+
+    fn is_left(&self, now_ms: u32) -> bool {
+        let until = self.left_until_ms.load(Ordering::Relaxed);
+        let is_left = until.wrapping_sub(now_ms).cast_signed() > 0;
+        if !is_left && until != 0 {
+            // So that the time need not be asked for again; who leaves it just now has another moment there.
+            let until_ms = &self.left_until_ms;
+            let _ = until_ms.compare_exchange(until, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        until != 0 && is_left
+    }
+
     fn is_of(&self, key: u64) -> bool {
         self.key.load(Ordering::Relaxed) == key
     }
@@ -210,6 +319,9 @@ impl Directory {
             self.tree_us.store(0, Ordering::Relaxed);
             self.own_us.store(0, Ordering::Relaxed);
             self.is_served.store(false, Ordering::Relaxed);
+            self.balance_us.store(0, Ordering::Relaxed);
+            self.left_until_ms.store(0, Ordering::Relaxed);
+            self.times_left.store(0, Ordering::Relaxed);
             self.key.store(key, Ordering::Relaxed);
         }
     }
@@ -297,5 +409,38 @@ mod tests {
         spent(1);
         begin_again();
         assert!(!has_made(start, file) && !pays(start, file, 1, 0));
+    }
+
+    #[test]
+    fn what_costs_more_than_it_gains_is_left_and_so_is_what_it_is_used_with() {
+        let (start, file) = (3 << 40, &b"shared/file"[..]);
+        setting::set_by_time();
+        // What was gained is saved up to a bound.
+        (0..1000).for_each(|_| made(start, file));
+        let costly = |_: &i32| !has_cost(start, file, 10 * CALL_NS_MAX);
+        let calls = (0..1000).take_while(costly).count() as i32;
+        let us = (CALL_NS_MAX / 1000) as i32;
+        let saved = GAIN_MAX_US + GAIN_US;
+        assert!(((GAIN_MAX_US + LOSS_US) / us..=(saved + LOSS_US) / us).contains(&calls));
+        assert!(is_left(start, file) && is_left(start, b"shared") && !is_left(start, b"file"));
+        assert!(!may_take(0, start, file, Use::Make));
+        let both = || [(start, &b"other/x"[..]), (start, file)].into_iter();
+        leave_together(both);
+        assert!(is_left(start, b"other/y") && !is_left(start, b"file"));
+
+        // Twice as long each time, until it pays again.
+        let directory = Directory::of(start, file).unwrap();
+        let lasts = |ms: u32| {
+            let until = directory.left_until_ms.load(Ordering::Relaxed);
+            let is_left = directory.is_left(now_ms().wrapping_add(ms));
+            directory.left_until_ms.store(until, Ordering::Relaxed);
+            is_left
+        };
+        assert!(!lasts(LEFT_MS));
+        directory.leave(now_ms());
+        assert!(lasts(LEFT_MS) && !lasts(2 * LEFT_MS));
+        (0..1000).for_each(|_| made(start, file));
+        directory.leave(now_ms());
+        assert!(!lasts(LEFT_MS));
     }
 }

@@ -101,6 +101,56 @@ fn names_are_served_where_many_are_made() {
     assert!(!report.contains("left to the kernel"), "{report}");
 }
 
+/// Where others use a directory meanwhile, it goes back to the mount, and comes back when they have gone; each file arrives once, whole.
+#[test]
+fn a_directory_that_others_use_is_left_to_the_mount() {
+    const FILES: usize = 6000;
+    let Some(m) = Mounted::new() else { return };
+    let (dir, report) = (m.dir("mail"), m.beside("report"));
+    for name in ["tmp", "new"] {
+        fs::create_dir(dir.join(name)).unwrap();
+    }
+    let files = FILES.to_string();
+    let deliver = || {
+        let run = Run::of(&m, compiled("deliver")).env("SHALE_NAMES", "auto");
+        run.arg(&dir).arg(&files).env("SHALE_REPORT", &report)
+    };
+    let mut writer = deliver().spawn();
+    let mut arrived = vec![0; FILES];
+    while arrived.contains(&0) {
+        let ended = writer.try_wait().unwrap();
+        for entry in fs::read_dir(dir.join("new")).unwrap() {
+            let entry = entry.unwrap();
+            let name = entry.file_name().into_string().unwrap();
+            let content = fs::read_to_string(entry.path()).unwrap();
+            assert_eq!(content, format!("tmp/{name}"));
+            fs::remove_file(entry.path()).unwrap();
+            arrived[name.parse::<usize>().unwrap()] += 1;
+        }
+        if let Some(ended) = ended {
+            assert!(ended.success());
+            break;
+        }
+    }
+    writer.wait().unwrap();
+    let missing = (0..FILES).filter(|&n| arrived[n] != 1 && !dir.join(format!("new/{n}")).exists());
+    assert_eq!(missing.count(), 0);
+    let shared = report_of(&report, "deliver");
+    let left =
+        &shared["kernel"]["rename"]["others use its directory: left to the mount for a while"];
+    assert!(left.as_u64().is_some(), "{shared}");
+    // Most were made by way of the mount, at its speed.
+    let fast = |report: &serde_json::Value| report["fast"]["rename"].as_u64().unwrap_or(0);
+    assert!(fast(&shared) < FILES as u64 / 2, "{shared}");
+
+    fs::remove_dir_all(dir.join("new")).unwrap();
+    fs::create_dir(dir.join("new")).unwrap();
+    assert_eq!(deliver().output(), "");
+    let alone = report_of(&report, "deliver");
+    assert!(fast(&alone) > FILES as u64 / 2, "{alone}");
+    assert_eq!(fs::read_dir(dir.join("new")).unwrap().count(), FILES);
+}
+
 #[test]
 fn descriptors_and_children_are_as_posix_says_with_names_in_the_process() {
     let Some(m) = Mounted::new() else { return };
