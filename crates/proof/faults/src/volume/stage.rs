@@ -39,6 +39,10 @@ const UUID: [u8; 16] = *b"fault injection1";
 /// Slots of open files that workloads use.
 const SLOTS: usize = shale_model::act::SLOTS;
 
+/// Name of the file beside the NVM directory that says with which durability policy the volume was made, as a volume file does; there is none:
+/// strict.
+const POLICY: &str = "durability";
+
 /// A directory with a volume.
 pub struct Stage {
     dir: TempDir,
@@ -68,6 +72,8 @@ impl Stage {
         let stage = Stage { dir, bytes, uuid };
         let nvm = stage.nvm();
         std::fs::create_dir(&nvm).map_err(BenchError::file(&nvm, "make"))?;
+        let said = nvm.with_file_name(POLICY);
+        std::fs::write(&said, durability.name()).map_err(BenchError::file(&said, "write"))?;
         let map = Arc::new(make_nvm(&nvm, bytes, &Default::default())?);
         let options = MkfsOptions {
             uuid,
@@ -438,11 +444,13 @@ pub fn config_of(nvm: &Path) -> DaemonConfig {
 }
 
 fn config(nvm: &Path, bytes: u64, uuid: &[u8; 16]) -> DaemonConfig {
+    let policy = std::fs::read_to_string(nvm.with_file_name(POLICY));
+    let policy = policy.unwrap_or_else(|_| Durability::Strict.name().to_owned());
     let volume = VolumeFile {
         format: FORMAT,
         name: "faults".to_owned(),
         uuid: uuid_text(uuid),
-        durability: "strict".to_owned(),
+        durability: policy,
         log_bytes: LOG_BYTES_MIN,
         client_log_bytes: None,
         buffer_dir: Some(nvm.with_file_name("buffer")),

@@ -79,7 +79,7 @@ impl Base {
     /// As there.
     pub fn make_with(dir: &Path, more: More, policy: Durability) -> Result<Arc<Base>> {
         let tiered = more == More::Tiers;
-        let place = Place::empty(dir, tiered)?;
+        let place = Place::empty(dir, tiered, policy)?;
         let failed = |program: &str, e: &dyn std::fmt::Display| BenchError::Program {
             program: program.to_owned(),
             found: e.to_string(),

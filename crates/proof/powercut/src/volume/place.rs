@@ -9,6 +9,7 @@ use std::time::Duration;
 use shale_bench::{BenchError, Result};
 use shale_daemon::tiering::Speed;
 use shale_daemon::{DaemonConfig, FixedLogs, WriteBackTimes};
+use shale_format::Durability;
 use shale_format::limits::{BLOCK_BYTES, LOG_BYTES_MIN, NVM_BYTES_MIN};
 use shale_format::log::file_name;
 use shale_libfs::SessionMaps;
@@ -47,11 +48,13 @@ pub struct Place {
     pub unrest: Arc<Unrest>,
     /// Devices of lower tiers, if the volume has them.
     pub below: Option<Below>,
+    /// Durability policy of the volume.
+    policy: Durability,
 }
 
 impl Place {
-    /// A directory in `dir` with NVM and logs of zeros.
-    pub(crate) fn empty(dir: &Path, tiered: bool) -> Result<Place> {
+    /// A directory in `dir` with NVM and logs of zeros, for a volume with this policy.
+    pub(crate) fn empty(dir: &Path, tiered: bool, policy: Durability) -> Result<Place> {
         let dir = tempfile::Builder::new()
             .prefix("shale-crash-")
             .tempdir_in(dir)
@@ -81,6 +84,7 @@ impl Place {
             below: tiered.then(|| Below::new(&recording)),
             recording,
             unrest,
+            policy,
         })
     }
 
@@ -89,7 +93,7 @@ impl Place {
     /// # Errors
     /// No space.
     pub fn new(dir: &Path, base: &Base) -> Result<Place> {
-        let place = Place::empty(dir, base.below.is_some())?;
+        let place = Place::empty(dir, base.below.is_some(), base.policy)?;
         place.segment.store(0, &base.segment);
         place.put_below(base);
         Ok(place)
@@ -109,7 +113,7 @@ impl Place {
             format: FORMAT,
             name: "crash".to_owned(),
             uuid: uuid_text(&UUID),
-            durability: "strict".to_owned(),
+            durability: self.policy.name().to_owned(),
             log_bytes: LOG_BYTES_MIN,
             client_log_bytes: None,
             buffer_dir: Some(self.dir.path().join("buffer")),
