@@ -152,17 +152,28 @@ unsafe extern "C-unwind" fn slow(signal: i32, info: *mut u64, context: *mut libc
     }
 }
 
+/// Of several signals that come at once the kernel makes all frames before any handler has run, each upon the one before: the last one is put off
+/// first, and the context of the first one is the program's own. Those that find one that waits already wait in the kernel.
+///
 /// # Safety
 /// `info` and `context` are the kernel's, for a signal of this thread.
 unsafe fn put_off(thread: &Thread, signal: i32, info: *mut u64, context: *mut libc::ucontext_t) {
     // SAFETY: only the thread itself, here and in the stub, touches these; all signals
     // that come here are blocked from now on until the stub opens the mask.
     unsafe {
-        core::ptr::copy_nonoverlapping(info, thread.info.get().cast(), SIGINFO_BYTES / 8);
         let mask = (&raw mut (*context).uc_sigmask).cast::<u64>();
         *thread.mask.get() = *mask;
         *mask = u64::MAX;
     }
+    if thread.pending.load(Ordering::Relaxed) != 0 {
+        let (pid, tid) = (raw::getpid() as u64, raw::gettid() as u64);
+        let args = [pid, tid, signal as u64, info as u64, 0, 0];
+        // SAFETY: what the kernel said of the signal, for this thread, which has it blocked.
+        unsafe { raw::syscall(nr::RT_TGSIGQUEUEINFO, &args) };
+        return;
+    }
+    // SAFETY: as above.
+    unsafe { core::ptr::copy_nonoverlapping(info, thread.info.get().cast(), SIGINFO_BYTES / 8) };
     thread.pending.store(signal, Ordering::Relaxed);
 }
 

@@ -33,6 +33,13 @@ fn descriptors_children_and_signals_are_as_posix_says() {
 }
 
 #[test]
+fn signals_that_come_together_all_arrive() {
+    let Some(m) = Mounted::new() else { return };
+    let run = Run::of(&m, compiled("signals")).env("SHALE_WARM_CALLS", "0");
+    assert_eq!(run.arg(m.path().join("file")).arg("3000").output(), "");
+}
+
+#[test]
 fn what_a_spawned_child_does_with_its_descriptors_is_its_own() {
     let Some(m) = Mounted::new() else { return };
     let program = compiled("spawn");
