@@ -146,6 +146,12 @@ pub fn goes_on() {
     GOES_ON.store(true, Ordering::Relaxed);
 }
 
+/// Nothing is served any more, and nothing may be written at the end: writes the line now.
+pub fn end() {
+    at_exit();
+    ON.store(false, Ordering::Relaxed);
+}
+
 /// The process, or its program image, ends: writes the line and counts from 0. The thread is inside of the library.
 pub fn at_exit() {
     if !ON.load(Ordering::Relaxed) {
@@ -199,7 +205,7 @@ fn line() -> String {
 }
 
 fn name(number: u32) -> String {
-    const NAMES: [(u32, &str); 66] = [
+    const NAMES: [(u32, &str); 68] = [
         (nr::GETDENTS64, "getdents64"),
         (nr::OPEN, "open"),
         (nr::CREAT, "creat"),
@@ -266,6 +272,8 @@ fn name(number: u32) -> String {
         (nr::CLONE, "clone"),
         (nr::CLONE3, "clone3"),
         (nr::UNSHARE, "unshare"),
+        (nr::PRCTL, "prctl"),
+        (nr::SECCOMP, "seccomp"),
     ];
     let known = NAMES.iter().find(|(n, _)| *n == number);
     known.map_or_else(|| format!("call {number}"), |(_, name)| (*name).to_owned())

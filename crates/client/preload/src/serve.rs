@@ -82,6 +82,20 @@ fn serve(thread: &Thread, number: u32, args: &Args) -> i64 {
             crate::report::passed(number, "shares memory or descriptors, not both");
             PASS
         }
+        nr::PRCTL | nr::SECCOMP => {
+            if restricts_calls(number, args) {
+                process::retire(thread);
+                with_signals_blocked_raw(thread, || {
+                    crate::report::passed(number, "its system calls are restricted");
+                    // At its end it may not write a file.
+                    caught(|| {
+                        crate::report::end();
+                        0
+                    })
+                });
+            }
+            PASS
+        }
         nr::MMAP if !is_ours(number, args) && !shares_ours(thread, args) => PASS,
         nr::MMAP if mapping::need_not_be_noted(args) => mapping::map_unnoted(thread, args),
         nr::MUNMAP | nr::MPROTECT if !direct::any() => PASS,
@@ -141,6 +155,16 @@ fn parts_descriptors(number: u32, args: &Args) -> bool {
     match number {
         nr::UNSHARE => args[0] & libc::CLONE_FILES as u64 != 0,
         _ => args[2] & u64::from(libc::CLOSE_RANGE_UNSHARE) != 0,
+    }
+}
+
+/// Whether the kernel lets the process make only some system calls from now on (seccomp(2)): those that the program makes, not those that this
+/// library would make for it.
+fn restricts_calls(number: u32, args: &Args) -> bool {
+    match number {
+        nr::PRCTL => args[0] == libc::PR_SET_SECCOMP as u64,
+        _ => [libc::SECCOMP_SET_MODE_STRICT, libc::SECCOMP_SET_MODE_FILTER]
+            .contains(&(args[0] as u32)),
     }
 }
 
@@ -279,7 +303,9 @@ pub const BY_DESCRIPTOR: [u32; 22] = [
 ];
 
 /// Numbers of [`class::ALWAYS`].
-pub const ALWAYS: [u32; 30] = [
+pub const ALWAYS: [u32; 32] = [
+    nr::PRCTL,
+    nr::SECCOMP,
     nr::FALLOCATE,
     nr::MMAP,
     nr::MREMAP,

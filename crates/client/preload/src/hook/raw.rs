@@ -75,6 +75,7 @@ pub mod nr {
     pub const STATFS: u32 = 137;
     pub const FSTATFS: u32 = 138;
     pub const PIVOT_ROOT: u32 = 155;
+    pub const PRCTL: u32 = 157;
     pub const SETRLIMIT: u32 = 160;
     pub const CHROOT: u32 = 161;
     pub const SYNC: u32 = 162;

@@ -40,6 +40,28 @@ fn signals_that_come_together_all_arrive() {
 }
 
 #[test]
+fn a_program_that_restricts_its_system_calls_makes_no_others() {
+    let Some(m) = Mounted::new() else { return };
+    let program = compiled("restricted");
+    for how in ["prctl", "seccomp", "strict"] {
+        for names in ["off", "0"] {
+            for calls in WARM_CALLS {
+                let (file, other) = (m.path().join("file"), m.path().join("other"));
+                let run = Run::of(&m, &program).arg(how).arg(&file).arg(&other);
+                let run = run.env("SHALE_WARM_CALLS", calls).env("SHALE_NAMES", names);
+                let run = run.env("SHALE_REPORT", m.beside("restricted"));
+                assert_eq!(run.output(), "", "{how}, {calls}, {names}");
+                let bytes = |file| fs::read(file).unwrap();
+                assert_eq!(bytes(&file), vec![b'x'; 100_000], "{how}, {calls}, {names}");
+                if how != "strict" {
+                    assert_eq!(bytes(&other), vec![b'x'; 50_000], "{how}, {calls}, {names}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn what_a_spawned_child_does_with_its_descriptors_is_its_own() {
     let Some(m) = Mounted::new() else { return };
     let program = compiled("spawn");
