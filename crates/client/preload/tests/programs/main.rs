@@ -40,6 +40,21 @@ fn signals_that_come_together_all_arrive() {
 }
 
 #[test]
+fn programs_that_valgrind_runs_are_left_to_the_mount() {
+    let Some(m) = Mounted::new() else { return };
+    if !has("valgrind") {
+        eprintln!("SKIPPED: valgrind is not here");
+        return;
+    }
+    let file = m.path().join("file");
+    let run = Run::of(&m, "valgrind").args(["-q", "--tool=none", "--error-exitcode=9"]);
+    let run = run.args(["dd", "if=/dev/zero", "bs=1000", "count=300", "status=none"]);
+    let run = run.arg(format!("of={}", file.display()));
+    assert_eq!(run.env("SHALE_WARM_CALLS", "0").output(), "");
+    assert_eq!(fs::metadata(&file).unwrap().len(), 300_000);
+}
+
+#[test]
 fn a_program_that_restricts_its_system_calls_makes_no_others() {
     let Some(m) = Mounted::new() else { return };
     let program = compiled("restricted");
