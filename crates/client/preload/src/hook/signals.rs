@@ -152,18 +152,30 @@ unsafe extern "C-unwind" fn slow(signal: i32, info: *mut u64, context: *mut libc
     }
 }
 
-/// Of several signals that come at once the kernel makes all frames before any handler has run, each upon the one before: the last one is put off
-/// first, and the context of the first one is the program's own. Those that find one that waits already wait in the kernel.
+/// Of several signals that come at once the kernel makes all frames before any handler has run, each upon the one before, and one may come
+/// while this runs: the last one is put off first, and the context of the first one is the program's own. Those that find one that waits already
+/// wait in the kernel.
 ///
 /// # Safety
 /// `info` and `context` are the kernel's, for a signal of this thread.
 unsafe fn put_off(thread: &Thread, signal: i32, info: *mut u64, context: *mut libc::ucontext_t) {
-    // SAFETY: only the thread itself, here and in the stub, touches these; all signals
-    // that come here are blocked from now on until the stub opens the mask.
+    const RT_SIGPROCMASK: u32 = 14;
+    let all = u64::MAX;
+    let args = [
+        libc::SIG_SETMASK as u64,
+        (&raw const all) as u64,
+        0,
+        8,
+        0,
+        0,
+    ];
+    // SAFETY: a mask that lives through the call. All signals are blocked from now on, here and where the handler returns to, until the stub
+    // opens the mask; only the thread itself, here and in the stub, touches its block.
     unsafe {
+        raw::syscall(RT_SIGPROCMASK, &args);
         let mask = (&raw mut (*context).uc_sigmask).cast::<u64>();
         *thread.mask.get() = *mask;
-        *mask = u64::MAX;
+        *mask = all;
     }
     if thread.pending.load(Ordering::Relaxed) != 0 {
         let (pid, tid) = (raw::getpid() as u64, raw::gettid() as u64);

@@ -36,7 +36,7 @@ fn descriptors_children_and_signals_are_as_posix_says() {
 fn signals_that_come_together_all_arrive() {
     let Some(m) = Mounted::new() else { return };
     let run = Run::of(&m, compiled("signals")).env("SHALE_WARM_CALLS", "0");
-    assert_eq!(run.arg(m.path().join("file")).arg("3000").output(), "");
+    assert_eq!(run.arg(m.path().join("file")).arg("300").output(), "");
 }
 
 #[test]
