@@ -159,13 +159,20 @@ fn parts_descriptors(number: u32, args: &Args) -> bool {
 }
 
 /// Whether the kernel lets the process make only some system calls from now on (seccomp(2)): those that the program makes, not those that this
-/// library would make for it.
+/// library would make for it. A filter at no address only asks whether the kernel has filters.
 fn restricts_calls(number: u32, args: &Args) -> bool {
-    match number {
-        nr::PRCTL => args[0] == libc::PR_SET_SECCOMP as u64,
-        _ => [libc::SECCOMP_SET_MODE_STRICT, libc::SECCOMP_SET_MODE_FILTER]
-            .contains(&(args[0] as u32)),
-    }
+    let (mode, [strict, filter]) = match number {
+        nr::PRCTL if args[0] != libc::PR_SET_SECCOMP as u64 => return false,
+        nr::PRCTL => (
+            args[1],
+            [libc::SECCOMP_MODE_STRICT, libc::SECCOMP_MODE_FILTER],
+        ),
+        _ => {
+            let modes = [libc::SECCOMP_SET_MODE_STRICT, libc::SECCOMP_SET_MODE_FILTER];
+            (args[0], modes)
+        }
+    };
+    mode == u64::from(strict) || mode == u64::from(filter) && args[2] != 0
 }
 
 /// What a call returns where this library has no memory for it; `None`: it needs none to speak of. What is
