@@ -173,7 +173,9 @@ fn attach(mount: u32) -> Option<&'static Client> {
 
 fn connect(mount: u32) -> Result<Client, Errno> {
     let place = mounts::get(mount).ok_or(Errno::NODEV)?;
-    thread::register_barriers();
+    if !thread::register_barriers() {
+        return Err(Errno::NOSYS);
+    }
     let link = Arc::new(Link::connect(&place.socket).map_err(|_| Errno::CONNREFUSED)?);
     let options = SessionOptions {
         log_bytes: LOG_BYTES.load(Ordering::Relaxed),

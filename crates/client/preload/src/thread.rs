@@ -125,10 +125,12 @@ const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED: u64 = 1 << 4;
 const MEMBARRIER_REGISTER_GLOBAL_EXPEDITED: u64 = 1 << 2;
 
 /// Tells the kernel that this process takes part in barriers: those of its own forks, and
-/// the daemon's, which enter read sections. Needed again after fork and exec.
-pub fn register_barriers() {
-    plain_membarrier(MEMBARRIER_REGISTER_PRIVATE_EXPEDITED);
-    plain_membarrier(MEMBARRIER_REGISTER_GLOBAL_EXPEDITED);
+/// the daemon's, which enter read sections. Needed again after fork and exec. `false`: the kernel refuses (a seccomp filter, say), and nothing can be
+/// served, since neither would see who is busy.
+#[must_use]
+pub fn register_barriers() -> bool {
+    plain_membarrier(MEMBARRIER_REGISTER_PRIVATE_EXPEDITED) >= 0
+        && plain_membarrier(MEMBARRIER_REGISTER_GLOBAL_EXPEDITED) >= 0
 }
 
 /// What this thread has stored is seen by every thread of the process from now on, and what they have done so far is
@@ -142,8 +144,8 @@ pub fn tid() -> i32 {
     this().tid.load(Ordering::Relaxed)
 }
 
-fn plain_membarrier(command: u64) {
-    raw::plain(nr::MEMBARRIER, command, 0, 0);
+fn plain_membarrier(command: u64) -> i64 {
+    raw::plain(nr::MEMBARRIER, command, 0, 0)
 }
 
 impl Thread {
@@ -376,7 +378,7 @@ mod tests {
     /// A thread that is busy again was outside meanwhile.
     #[test]
     fn the_busy_are_waited_for_once() {
-        register_barriers();
+        assert!(register_barriers());
         let (to, steps) = std::sync::mpsc::channel::<()>();
         let (done, turns) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
@@ -403,7 +405,7 @@ mod tests {
 
     #[test]
     fn blocks_are_per_thread_and_alone_waits_for_the_busy() {
-        register_barriers();
+        assert!(register_barriers());
         let busy = std::thread::spawn(|| {
             let me = this();
             me.begin();

@@ -295,7 +295,7 @@ mod tests {
     #[test]
     fn a_child_does_not_wait_for_what_a_thread_held_that_made_its_slot() {
         assert!(make_mark());
-        thread::register_barriers();
+        assert!(thread::register_barriers());
         let ended = AtomicBool::new(false);
         let ended = &ended;
         std::thread::scope(|scope| {

@@ -52,13 +52,14 @@ fn set_up() {
     if runs_in_valgrind() {
         report::configure();
         report::rewritten(0, false);
+        report::end();
     } else if description::make() && calls::process::make_mark() {
         let bypassed = bypass::is_wanted();
         report::configure();
         failure::configure();
         environment::keep();
         thread.set_up();
-        thread::register_barriers();
+        let has_barriers = thread::register_barriers();
         if bypassed {
             names::setting::set_never();
             bypass::set_classes();
@@ -69,7 +70,7 @@ fn set_up() {
             protect::configure();
             serve::set_classes();
         }
-        let rewritten = rewrite::rewrite();
+        let rewritten = has_barriers && rewrite::rewrite();
         calls::direct::set_any(false);
         if rewritten {
             SITES_LEAD_HERE.store(1, Ordering::Relaxed);
@@ -77,6 +78,9 @@ fn set_up() {
         }
         if bypassed {
             report::bypassed();
+        } else if !rewritten {
+            // There will be nothing to add, and at its end the program may not be allowed to write.
+            report::end();
         }
     }
     thread.inside.store(0, Ordering::Relaxed);

@@ -58,7 +58,7 @@ fn programs_that_valgrind_runs_are_left_to_the_mount() {
 fn a_program_that_restricts_its_system_calls_makes_no_others() {
     let Some(m) = Mounted::new() else { return };
     let program = compiled("restricted");
-    for how in ["prctl", "seccomp", "strict"] {
+    for how in ["prctl", "seccomp", "strict", "start"] {
         for names in ["off", "0"] {
             for calls in WARM_CALLS {
                 let (file, other) = (m.path().join("file"), m.path().join("other"));

@@ -14,8 +14,6 @@ use crate::names::setting;
 use core::sync::atomic::Ordering;
 
 const PAGE: usize = 4096;
-const MPROTECT: u32 = 10;
-const MUNMAP: u32 = 11;
 
 /// Rewrites sites; gives how many.
 pub fn apply(library: &Library, sites: &[Site]) -> u64 {
@@ -60,7 +58,7 @@ fn protect(at: usize, bytes: usize, protection: i32) -> bool {
         0,
     ];
     // SAFETY: as above.
-    unsafe { raw::syscall(MPROTECT, &args) >= 0 }
+    unsafe { raw::syscall(nr::MPROTECT, &args) >= 0 }
 }
 
 /// Free addresses that the library's jumps reach: where the kernel puts a mapping, which is near the libraries as a rule, else
@@ -98,14 +96,14 @@ fn map(at: usize, bytes: usize, flags: i32) -> Option<usize> {
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags) as u64;
     let args = [at as u64, bytes as u64, protection, flags, u64::MAX, 0];
     // SAFETY: a new mapping that replaces none.
-    let got = unsafe { raw::syscall(raw::nr::MMAP, &args) };
+    let got = unsafe { raw::syscall(nr::MMAP, &args) };
     usize::try_from(got).ok()
 }
 
 /// Takes a mapping of [`map`] away.
 fn unmap(at: usize, bytes: usize) {
     // SAFETY: the mapping was made just now, and nothing refers to it.
-    unsafe { raw::syscall(MUNMAP, &[at as u64, bytes as u64, 0, 0, 0, 0]) };
+    unsafe { raw::syscall(nr::MUNMAP, &[at as u64, bytes as u64, 0, 0, 0, 0]) };
 }
 
 fn entry(site: &Site) -> u64 {
