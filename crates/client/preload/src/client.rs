@@ -4,20 +4,20 @@
 //! is retired: other threads may be using it. When each of them has ended the call that it was in, it
 //! is freed, with its memory and descriptors. A child never uses its parent's sessions.
 
-use crate::clock;
-use crate::fd::{mapped, own, placeholder};
 use crate::link::Link;
-use crate::mounts::{self, MOUNTS};
 use crate::names::setting;
 use crate::pays;
-use crate::protect;
-use crate::thread;
 use core::ptr;
 use core::sync::atomic::{
     AtomicBool, AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering,
 };
 use parking_lot::Mutex;
+use shale_fd::mounts::{self, MOUNTS};
+use shale_fd::{mapped, own, placeholder};
 use shale_format::Durability;
+use shale_interpose::clock;
+use shale_interpose::protect;
+use shale_interpose::thread;
 use shale_libfs::{Caller, Errno, Session, SessionMaps, SessionOptions};
 use shale_nvm::MapOptions;
 use shale_proto::{Channel, Reply, Request, SocketChannel};
@@ -78,7 +78,7 @@ pub fn configure() {
     if let Ok(text) = std::env::var("SHALE_LOG_BYTES") {
         match size::parse(&text) {
             Ok(bytes) => LOG_BYTES.store(bytes, Ordering::Relaxed),
-            Err(_) => crate::warning::warn(&format!(
+            Err(_) => shale_fd::warning::warn(&format!(
                 "SHALE_LOG_BYTES={text} is no size; write for example 64M: the volume's is used"
             )),
         }
@@ -87,7 +87,7 @@ pub fn configure() {
         match text.parse::<Durability>() {
             Ok(policy) => DURABILITY.store(policy as u8, Ordering::Relaxed),
             Err(why) => {
-                crate::warning::warn(&format!("SHALE_DURABILITY: {why}: the volume's is used"));
+                shale_fd::warning::warn(&format!("SHALE_DURABILITY: {why}: the volume's is used"));
             }
         }
     }
@@ -99,7 +99,7 @@ fn check_log_bytes(session: &Session) {
     let (asked, has) = (LOG_BYTES.load(Ordering::Relaxed), session.log_bytes());
     if asked != 0 && asked != has && !SAID.swap(true, Ordering::Relaxed) {
         let limit = if asked > has { "most" } else { "least" };
-        crate::warning::warn(&format!(
+        shale_fd::warning::warn(&format!(
             "SHALE_LOG_BYTES={asked}: a log of this volume has at {limit} {has} bytes (log_bytes in its volume file): {has} are used"
         ));
     }
@@ -116,7 +116,7 @@ pub fn ever_attached() -> bool {
     EVER_ATTACHED.load(Ordering::Acquire)
 }
 
-/// The client of a mount, if this process is one; of [`NOT_PLACED`](crate::fd::description::NOT_PLACED) none.
+/// The client of a mount, if this process is one; of [`NOT_PLACED`](shale_fd::description::NOT_PLACED) none.
 #[inline]
 pub fn current(mount: u32) -> Option<&'static Client> {
     let client = CLIENT.get(mount as usize)?.load(Ordering::Acquire);
@@ -165,7 +165,7 @@ fn attach(mount: u32) -> Option<&'static Client> {
             let refused = matches!(e, Errno::PERM | Errno::ACCESS);
             let wait = if refused { REFUSED_RETRY_NS } else { RETRY_NS };
             AGAIN_NS[mount as usize].store(clock::now_ns() + wait, Ordering::Relaxed);
-            crate::report::attach_failed(e.raw_os_error());
+            shale_fd::report::attach_failed(e.raw_os_error());
             None
         }
     }
@@ -202,7 +202,7 @@ fn connect(mount: u32) -> Result<Client, Errno> {
     if !mapped::note_present(mount, place.device) {
         return Err(Errno::NOENT);
     }
-    crate::report::attached();
+    shale_fd::report::attached();
     Ok(Client {
         number: NUMBER.fetch_add(1, Ordering::Relaxed),
         session,
@@ -229,7 +229,7 @@ fn free_unused() {
 pub fn set_aside_if_lost(mount: u32, client: &'static Client) -> bool {
     let lost = client.link.is_broken() || !client.session.is_served();
     if lost && is_taken_away(mount, client) {
-        crate::report::lost();
+        shale_fd::report::lost();
     }
     lost
 }

@@ -10,16 +10,16 @@
 
 use crate::calls::process;
 use crate::client;
-use crate::fd::description;
-use crate::fd::table::{self, Entry};
-use crate::hook::inside::{READY, caught};
-use crate::hook::outcome::{PANICKED, PASS};
-use crate::hook::raw::{self, Args, nr};
-use crate::report;
-use crate::thread::Thread;
-use crate::warning;
 use core::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
+use shale_fd::description;
+use shale_fd::report;
+use shale_fd::table::{self, Entry};
+use shale_fd::warning;
+use shale_interpose::inside::{READY, caught};
+use shale_interpose::outcome::{PANICKED, PASS};
+use shale_interpose::raw::{self, Args, nr};
+use shale_interpose::thread::Thread;
 use std::panic::{PanicHookInfo, set_hook};
 
 /// What the first panic said. Threads that wait for the one that panicked may do so, too.

@@ -9,7 +9,7 @@
 //!
 //! Settings, by the environment:
 //!
-//! * `SHALE_REPORT=FILE`: at exit, add a line of JSON to the file ([`report`]).
+//! * `SHALE_REPORT=FILE`: at exit, add a line of JSON to the file ([`shale_fd::report`]).
 //! * `SHALE_LOG_BYTES=N`: bytes of the update log of each process (`64M`), within the limits of the volume;
 //!   default: what its volume file says (`client_log_bytes`, else `log_bytes`).
 //! * `SHALE_WARM_US=N`: microseconds that a file's calls take on the mount before the file is served here, default
@@ -17,30 +17,21 @@
 //! * `SHALE_WARM_CALLS=N`: instead of that, calls that a process leaves to the kernel before it becomes a
 //!   client of the volume and serves every file; 0: none.
 //! * `SHALE_NAMES=N`: calls about paths of a mount after which names are served in the process, too ([`names`]); not set: never.
-//! * `SHALE_BYPASS=PROGRAM:…`: programs in which nothing is served ([`bypass`]).
+//! * `SHALE_BYPASS=PROGRAM:…`: programs in which nothing is served ([`shale_interpose::bypass`]).
 //! * `SHALE_RUN_DIR=DIR`: one more directory with the states of mounts.
 //!
 //! A call that is served is no cancellation point, and is not interrupted by signals. The first calls on a
 //! file, which are made for the program ([`short`]), are none, either.
 
-pub mod bypass;
 pub mod calls;
 pub mod client;
-pub mod clock;
-pub mod environment;
 pub mod failure;
-pub mod fd;
 pub mod hook;
 pub mod link;
-pub mod mounts;
 pub mod names;
 pub mod pays;
-mod protect;
-pub mod report;
 pub mod serve;
 pub mod short;
-pub mod thread;
-pub mod warning;
 
 /// Memory of this library.
 #[global_allocator]

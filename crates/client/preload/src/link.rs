@@ -5,10 +5,10 @@
 //! the daemon says are to be left to the kernel for a while (until then it is not asked for an exclusive lease
 //! on them again); and for those that went back to the mount of our own accord ([`crate::pays`]) no lease is asked for.
 
-use crate::clock;
-use crate::fd::own;
 use crate::pays::Leases;
 use parking_lot::Mutex;
+use shale_fd::own;
+use shale_interpose::clock;
 use shale_proto::{
     Channel, LeaseMode, LeaseRequestMode, ProtoError, Reply, Request, SocketChannel,
 };
@@ -127,7 +127,9 @@ impl Channel for Link {
                 let (ns, alone) = (0, false);
                 return Ok((Reply::Mediated { ns, alone }, Vec::new()));
             }
-            crate::thread::this().asked.store(ino, Ordering::Relaxed);
+            shale_interpose::thread::this()
+                .asked
+                .store(ino, Ordering::Relaxed);
             if defers && let Some((ns, alone)) = self.left(ino) {
                 return Ok((Reply::Mediated { ns, alone }, Vec::new()));
             }

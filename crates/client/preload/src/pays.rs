@@ -20,13 +20,13 @@
 //! every file is served, whatever it costs.
 
 use crate::client::{self, Client};
-use crate::clock::now_ns;
-use crate::fd::description::{self, Description};
-use crate::fd::table;
-use crate::hook::raw::nr;
-use crate::thread::Thread;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use parking_lot::Mutex;
+use shale_fd::description::{self, Description};
+use shale_fd::table;
+use shale_interpose::clock::now_ns;
+use shale_interpose::raw::nr;
+use shale_interpose::thread::Thread;
 use shale_proto::ASKED_FILES;
 use std::collections::HashMap;
 

@@ -6,18 +6,18 @@
 //! were not there.
 
 use crate::calls::names::Rest;
-use crate::calls::{
-    attributes, data, descriptors, direct, mapping, names, process, route, transfer, vfork,
-};
+use crate::calls::{attributes, data, descriptors, direct, mapping, names, process, route, vfork};
 use crate::failure;
-use crate::fd::table::{self, Entry};
-use crate::hook::inside::{READY, caught, with_signals_blocked, with_signals_blocked_raw};
-use crate::hook::outcome::{CLASS, PANICKED, PASS, class};
-use crate::hook::raw::{self, Args, nr};
 use crate::names as names_in_process;
 use crate::short;
-use crate::thread::{self, Thread};
 use core::sync::atomic::Ordering;
+use shale_fd::table::{self, Entry};
+use shale_fd::transfer;
+use shale_interpose::inside::{READY, caught, with_signals_blocked, with_signals_blocked_raw};
+use shale_interpose::outcome::{CLASS, PANICKED, PASS, class};
+use shale_interpose::raw::{self, Args, nr};
+use shale_interpose::thread::{self, Thread};
+use shale_libfs::prepare_thread;
 use shale_proto::mounts::RangeCall;
 
 /// Serves call `number`; [`PASS`]: go on without us.
@@ -79,17 +79,17 @@ fn serve(thread: &Thread, number: u32, args: &Args) -> i64 {
         nr::EXECVE | nr::EXECVEAT => process::exec(thread, number, args),
         nr::UNSHARE | nr::CLOSE_RANGE if parts_descriptors(number, args) => {
             process::retire(thread);
-            crate::report::passed(number, "shares memory or descriptors, not both");
+            shale_fd::report::passed(number, "shares memory or descriptors, not both");
             PASS
         }
         nr::PRCTL | nr::SECCOMP => {
             if restricts_calls(number, args) {
                 process::retire(thread);
                 with_signals_blocked_raw(thread, || {
-                    crate::report::passed(number, "its system calls are restricted");
+                    shale_fd::report::passed(number, "its system calls are restricted");
                     // At its end it may not write a file.
                     caught(|| {
-                        crate::report::end();
+                        shale_fd::report::end();
                         0
                     })
                 });
@@ -105,7 +105,7 @@ fn serve(thread: &Thread, number: u32, args: &Args) -> i64 {
             // `malloc`, under its locks, maps memory and reads files of the kernel's.
             let asks = matches!(number, nr::MMAP | nr::SYNC | nr::SYNCFS);
             if !thread.is_prepared() && (asks || is_ours(number, args)) {
-                thread.prepare();
+                thread.prepare(prepare_thread);
             }
             with_signals_blocked(thread, || {
                 let result = dispatch(thread, number, args);
@@ -143,7 +143,7 @@ fn opened(thread: &Thread, fd: i32, number: u32, args: &Args) -> i64 {
     let Rest::Enter(opened) = rest else {
         return 0;
     };
-    thread.prepare();
+    thread.prepare(prepare_thread);
     with_signals_blocked(thread, || {
         names::enter(fd, opened);
         0
@@ -221,7 +221,7 @@ fn shares_ours(thread: &Thread, args: &Args) -> bool {
 
 fn dispatch(thread: &Thread, number: u32, args: &Args) -> i64 {
     match number {
-        nr::RT_SIGACTION => return crate::hook::signals::set_action(args),
+        nr::RT_SIGACTION => return shale_interpose::signals::set_action(args),
         nr::DUP2 | nr::DUP3 => return descriptors::dup_to(number, args),
         nr::CLOSE_RANGE => return descriptors::close_range(args),
         nr::SENDFILE | nr::SPLICE | nr::COPY_FILE_RANGE => return transfer::between(number, args),
@@ -240,7 +240,7 @@ fn dispatch(thread: &Thread, number: u32, args: &Args) -> i64 {
             return attributes::shift(thread, args[0] as i32, args);
         }
         nr::IO_URING_SETUP => {
-            crate::report::passed(number, "io_uring");
+            shale_fd::report::passed(number, "io_uring");
             return PASS;
         }
         _ => {}

@@ -7,13 +7,13 @@
 //! in which a descriptor is taken out.
 
 use crate::calls::descriptors;
-use crate::fd::description::{self, Description};
-use crate::fd::table::{self, Entry};
-use crate::hook::inside::with_signals_blocked_raw;
-use crate::hook::raw::{self, Args, nr};
-use crate::report;
-use crate::thread::Thread;
 use core::sync::atomic::Ordering;
+use shale_fd::description::{self, Description};
+use shale_fd::report;
+use shale_fd::table::{self, Entry};
+use shale_interpose::inside::with_signals_blocked_raw;
+use shale_interpose::raw::{self, Args, nr};
+use shale_interpose::thread::Thread;
 
 /// Why a call is left to the mount whose file is not served, as the report says it.
 pub const STAYS: &str = "stays with the mount";

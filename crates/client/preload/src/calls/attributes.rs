@@ -1,20 +1,20 @@
 //! Sizes, times and durability of open files.
 
-use crate::calls::limits;
 use crate::calls::names;
 use crate::calls::route::{Call, Route};
 use crate::calls::vectors::Buffer;
 use crate::client::{self, caller};
-use crate::fd::table::Entry;
-use crate::hook::outcome::PASS;
-use crate::hook::raw::{self, Args, nr};
-use crate::mounts::{self, MNT_ID, MNT_ID_UNIQUE};
-use crate::report;
-use crate::thread::Thread;
 use core::sync::atomic::Ordering;
 use rustix::fs::FallocateFlags;
+use shale_fd::limits;
+use shale_fd::mounts::{self, MNT_ID, MNT_ID_UNIQUE};
+use shale_fd::report;
+use shale_fd::table::Entry;
 use shale_format::Ino;
 use shale_format::limits::FILE_BYTES_MAX;
+use shale_interpose::outcome::PASS;
+use shale_interpose::raw::{self, Args, nr};
+use shale_interpose::thread::Thread;
 use shale_libfs::{Attr, Timestamp};
 use shale_proto::mounts::{RANGE, RangeCall};
 use std::os::fd::BorrowedFd;

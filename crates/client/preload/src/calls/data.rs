@@ -1,16 +1,16 @@
 //! Reading, writing, seeking.
 
-use crate::calls::limits;
 use crate::calls::route::{Call, Route};
 use crate::calls::short_way;
 use crate::calls::vectors::{Buffer, buffers};
 use crate::client::{Client, caller};
-use crate::fd::description::OffsetGuard;
-use crate::hook::outcome::PASS;
-use crate::hook::raw::{self, Args, nr};
-use crate::report;
-use crate::thread::Thread;
 use core::sync::atomic::Ordering;
+use shale_fd::description::OffsetGuard;
+use shale_fd::limits;
+use shale_fd::report;
+use shale_interpose::outcome::PASS;
+use shale_interpose::raw::{self, Args, nr};
+use shale_interpose::thread::Thread;
 use shale_libfs::{Errno, WriteFlags};
 
 /// Flags of `preadv2` and `pwritev2`.

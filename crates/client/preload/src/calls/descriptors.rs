@@ -1,14 +1,14 @@
 //! Descriptors that come, go, and are duplicated. The kernel does it; the table follows.
 
 use crate::calls::vectors::Buffer;
-use crate::fd::description::{self, Description};
-use crate::fd::placeholder;
-use crate::fd::table::{self, Entry};
-use crate::hook::outcome::PASS;
-use crate::hook::raw::{self, Args, nr};
 use crate::pays;
-use crate::report;
 use core::sync::atomic::Ordering;
+use shale_fd::description::{self, Description};
+use shale_fd::placeholder;
+use shale_fd::report;
+use shale_fd::table::{self, Entry};
+use shale_interpose::outcome::PASS;
+use shale_interpose::raw::{self, Args, nr};
 
 /// Before the kernel closes a descriptor: afterwards the number may be another's. The kernel gets the
 /// offset of the last one: a child that came about without our knowing may go on there.
@@ -134,7 +134,7 @@ fn resolve_origin(fd: i32, index: u32, at: u64) {
             drop(held);
         }
         libc::SEEK_END if description::get(index).was_served() => {
-            crate::mounts::refresh_size(fd);
+            shale_fd::mounts::refresh_size(fd);
         }
         _ => {}
     }

@@ -12,13 +12,13 @@
 use crate::calls::names;
 use crate::calls::route::{Call, Route};
 use crate::client::caller;
-use crate::fd::own;
-use crate::fd::table;
-use crate::hook::outcome::{CLASS, class};
-use crate::hook::raw::{self, Args, nr};
-use crate::report;
 use core::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
+use shale_fd::own;
+use shale_fd::report;
+use shale_fd::table;
+use shale_interpose::outcome::{CLASS, class};
+use shale_interpose::raw::{self, Args, nr};
 use shale_libfs::DirectMap;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 
@@ -91,7 +91,7 @@ pub fn map(args: &Args) -> Option<i64> {
     if !plain || bytes == 0 || offset % PAGE != 0 || RANGES.lock().len() >= RANGES_MAX {
         return None;
     }
-    let call = Call::new(crate::thread::this(), fd, index, nr::MMAP, args);
+    let call = Call::new(shale_interpose::thread::this(), fd, index, nr::MMAP, args);
     let Route::Here(client, _) = call.route(false) else {
         return None;
     };

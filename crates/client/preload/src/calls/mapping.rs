@@ -5,21 +5,21 @@
 //! ask for a file's size at a page fault, so it has to be the one who changes it: a file
 //! that this process has mapped once is left to the kernel from then on, with all its
 //! descriptors here.
-//! What is mapped is noted in [`crate::fd::mapped`].
+//! What is mapped is noted in [`shale_fd::mapped`].
 
 use crate::calls::{direct, names};
 use crate::client;
 use crate::failure;
-use crate::fd::description::{self, mode};
-use crate::fd::mapped;
-use crate::fd::table::{self, Entry};
-use crate::hook::inside::with_signals_blocked;
-use crate::hook::outcome::PASS;
-use crate::hook::raw::{self, Args, nr};
 use crate::pays;
-use crate::report;
-use crate::thread::{self, Thread};
 use core::sync::atomic::Ordering;
+use shale_fd::description::{self, mode};
+use shale_fd::mapped;
+use shale_fd::report;
+use shale_fd::table::{self, Entry};
+use shale_interpose::inside::with_signals_blocked;
+use shale_interpose::outcome::PASS;
+use shale_interpose::raw::{self, Args, nr};
+use shale_interpose::thread::{self, Thread};
 use std::os::fd::BorrowedFd;
 
 /// Why a mapping is the kernel's, as the report says it.
@@ -59,7 +59,7 @@ pub fn file_of(fd: i32) -> Option<(u32, u64)> {
             Some((mount, d.ino.load(Ordering::Relaxed)))
         }
         Entry::Own => None,
-        Entry::Kernel => crate::mounts::place(fd).map(|place| (place.mount, place.ino)),
+        Entry::Kernel => shale_fd::mounts::place(fd).map(|place| (place.mount, place.ino)),
     }
 }
 
@@ -136,7 +136,7 @@ fn leave_file(fd: i32, file: (u32, u64)) {
     report::passed(nr::MMAP, THROUGH_MOUNT);
     // It may have been made longer here. What others do to a file that is with the mount, the mount knows.
     if was_served(fd) || client::is_attached(file.0) {
-        crate::mounts::refresh_size(fd);
+        shale_fd::mounts::refresh_size(fd);
     }
     let tid = thread::this().tid.load(Ordering::Relaxed);
     table::for_each(0, u32::MAX, |fd, entry| {

@@ -1,16 +1,16 @@
 //! Files that were opened. The kernel opens; here it is seen whether the file is ours.
 
 use crate::client;
-use crate::fd::description::{self, Description, NOT_PLACED, mode};
-use crate::fd::mapped;
-use crate::fd::table::{self, Entry};
-use crate::hook::inside::READY;
-use crate::hook::raw::{Args, nr};
-use crate::mounts;
 use crate::pays;
-use crate::report;
-use crate::thread;
 use core::sync::atomic::Ordering;
+use shale_fd::description::{self, Description, NOT_PLACED, mode};
+use shale_fd::mapped;
+use shale_fd::mounts;
+use shale_fd::report;
+use shale_fd::table::{self, Entry};
+use shale_interpose::inside::READY;
+use shale_interpose::raw::{Args, nr};
+use shale_interpose::thread;
 
 /// Flags of `open` that a description keeps. `O_SYNC` contains `O_DSYNC`.
 const KEPT: i32 = libc::O_ACCMODE | libc::O_APPEND | libc::O_DSYNC;

@@ -6,22 +6,23 @@
 //! * A new program image knows nothing of descriptions: those that it inherits are handed
 //!   over to the kernel for good, for everybody who shares them.
 
-use crate::calls::{direct, names, transfer, vfork};
+use crate::calls::{direct, names, vfork};
 use crate::client;
-use crate::environment;
-use crate::fd::description;
-use crate::fd::mapped;
-use crate::fd::own;
-use crate::fd::placeholder;
-use crate::fd::table;
-use crate::hook::inside::{READY, caught, with_signals_blocked};
-use crate::hook::outcome::{ONTO_STACK, PASS};
-use crate::hook::raw::{self, Args, nr};
-use crate::mounts;
 use crate::names::{place, spawn, state};
-use crate::report;
-use crate::thread::{self, Thread};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use shale_fd::description;
+use shale_fd::mapped;
+use shale_fd::mounts;
+use shale_fd::own;
+use shale_fd::placeholder;
+use shale_fd::report;
+use shale_fd::table;
+use shale_fd::transfer;
+use shale_interpose::environment;
+use shale_interpose::inside::{READY, caught, with_signals_blocked};
+use shale_interpose::outcome::{ONTO_STACK, PASS};
+use shale_interpose::raw::{self, Args, nr};
+use shale_interpose::thread::{self, Thread};
 
 /// A word that the kernel clears in every child that has memory of its own.
 static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
@@ -54,7 +55,7 @@ fn mark() -> &'static AtomicU32 {
 }
 
 /// Finds out that this is a child that came about without our knowing. 0, or
-/// [`PANICKED`](crate::hook::outcome::PANICKED).
+/// [`PANICKED`](shale_interpose::outcome::PANICKED).
 #[inline]
 pub fn notice_fork(thread: &Thread) -> i64 {
     match mark().load(Ordering::Relaxed) {
@@ -273,6 +274,7 @@ pub fn exec(thread: &Thread, number: u32, args: &Args) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use shale_fd::recent::{self, Recent};
     use std::sync::atomic::AtomicBool;
     use std::time::{Duration, Instant};
 
@@ -301,8 +303,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !ended.load(Ordering::Relaxed) {
-                    let place = AtomicPtr::default();
-                    let made = crate::fd::recent::of_slot(&place);
+                    let made = recent::make().cast::<Recent>();
                     // SAFETY: it was just made, and nobody else knows it.
                     drop(unsafe { Box::from_raw(made) });
                 }

@@ -2,19 +2,19 @@
 
 use crate::calls::direct;
 use crate::client::{self, Client};
-use crate::clock;
-use crate::fd::description::{self, Description, OffsetGuard, mode, pages};
-use crate::fd::mapped;
-use crate::fd::placeholder;
-use crate::fd::table::{self, Entry};
-use crate::hook::outcome::PASS;
-use crate::hook::raw::{self, Args, nr};
-use crate::mounts;
 use crate::pays;
-use crate::report;
 use crate::short::STAYS;
-use crate::thread::Thread;
 use core::sync::atomic::Ordering;
+use shale_fd::description::{self, Description, OffsetGuard, mode, pages};
+use shale_fd::mapped;
+use shale_fd::mounts;
+use shale_fd::placeholder;
+use shale_fd::report;
+use shale_fd::table::{self, Entry};
+use shale_interpose::clock;
+use shale_interpose::outcome::PASS;
+use shale_interpose::raw::{self, Args, nr};
+use shale_interpose::thread::Thread;
 use shale_libfs::Errno;
 
 /// After a failure: how long the kernel is left in charge, ns.

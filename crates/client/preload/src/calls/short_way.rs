@@ -1,9 +1,10 @@
-//! The short way of a thread to an inode that it has used recently ([`crate::fd::recent`]).
+//! The short way of a thread to an inode that it has used recently ([`shale_fd::recent`]).
 
 use crate::client::Client;
 use crate::pays;
-use crate::thread::Thread;
 use core::sync::atomic::Ordering;
+use shale_fd::recent;
+use shale_interpose::thread::Thread;
 use shale_libfs::InodeHandle;
 
 /// Calls `f` with the thread's short way to an inode. The thread is busy, and `f` does not
@@ -15,9 +16,7 @@ pub fn with<T>(
     ino: u64,
     f: impl FnOnce(&mut InodeHandle) -> T,
 ) -> T {
-    // SAFETY: the list came from a box that is never freed and goes with the slot, which only
-    // this thread has. Calls from inside of a call pass, so this is the only reference.
-    match unsafe { thread.recent.load(Ordering::Relaxed).as_mut() } {
+    let serve = |recent: Option<&mut recent::Recent>| match recent {
         Some(recent) => {
             let entry = recent.get(client.number, ino);
             entry.calls = entry.calls.saturating_add(1);
@@ -28,5 +27,7 @@ pub fn with<T>(
             result
         }
         None => f(&mut InodeHandle::new(ino)),
-    }
+    };
+    // SAFETY: the calling thread's. Calls from inside of a call pass, and `f` does not come back.
+    unsafe { recent::with(thread, serve) }
 }

@@ -3,8 +3,8 @@
 //! The kernel answers a bad pointer with an error; here it would be a crash. What can be detected
 //! cheaply is checked: the first page, addresses that are not the program's, lengths.
 
-use crate::fd::mapped;
-use crate::hook::raw::{self, Args, nr};
+use shale_fd::mapped;
+use shale_interpose::raw::{self, Args, nr};
 
 /// Most bytes that one call moves, as on Linux.
 pub const CALL_BYTES_MAX: usize = 0x7fff_f000;

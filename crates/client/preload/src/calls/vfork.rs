@@ -14,14 +14,14 @@
 //! that may be another file in the child. Nobody who passes a descriptor on closes it in
 //! that moment.
 
-use crate::environment;
-use crate::fd::inherited::Inherited;
-use crate::hook::inside::with_signals_blocked;
-use crate::hook::raw::{self, Args, nr};
 use crate::names::{setting, spawn};
-use crate::thread::Thread;
 use core::ptr;
 use core::sync::atomic::Ordering;
+use shale_fd::inherited::Inherited;
+use shale_interpose::environment;
+use shale_interpose::inside::with_signals_blocked;
+use shale_interpose::raw::{self, Args, nr};
+use shale_interpose::thread::Thread;
 
 /// Before the call that makes the child.
 pub fn prepare(thread: &Thread) {
@@ -37,7 +37,7 @@ pub fn prepare(thread: &Thread) {
     }
     with_signals_blocked(thread, || {
         let inherited = Box::into_raw(Box::new(Inherited::now()));
-        thread.vfork.store(inherited, Ordering::Relaxed);
+        thread.vfork.store(inherited.cast(), Ordering::Relaxed);
         0
     });
 }
@@ -57,7 +57,7 @@ pub fn is_child(thread: &Thread) -> bool {
         with_signals_blocked(thread, || {
             let inherited = thread.vfork.swap(ptr::null_mut(), Ordering::Relaxed);
             // SAFETY: made by `prepare`, and taken out just now; there is no child any more.
-            let mut inherited = unsafe { Box::from_raw(inherited) };
+            let mut inherited = unsafe { Box::from_raw(inherited.cast::<Inherited>()) };
             inherited.clear();
             spawn::spawned();
             0
@@ -71,14 +71,14 @@ pub fn is_child(thread: &Thread) -> bool {
 pub fn forget(thread: &Thread) -> bool {
     let inherited = thread.vfork.swap(ptr::null_mut(), Ordering::Relaxed);
     // SAFETY: made by `prepare`, and never freed here: its users are the parent's to drop.
-    let inherited = unsafe { inherited.as_ref() };
+    let inherited = unsafe { inherited.cast::<Inherited>().as_ref() };
     inherited.is_some_and(Inherited::has_children)
 }
 
 /// A call of a `vfork` child, in its parent's memory.
 pub fn call_of_child(thread: &Thread, number: u32, args: &Args) -> i64 {
     // SAFETY: made by `prepare`. The parent's thread is suspended, and no other one uses it.
-    let inherited = unsafe { &mut *thread.vfork.load(Ordering::Relaxed) };
+    let inherited = unsafe { &mut *thread.vfork.load(Ordering::Relaxed).cast::<Inherited>() };
     if !matches!(number, nr::EXECVE | nr::EXECVEAT) {
         return inherited.call(number, args);
     }

@@ -3,17 +3,19 @@
 //!
 //! Each looks whether its descriptor is in the table and goes on to libc's own function if it is
 //! not, so that a blocking call stays what libc made of it (a cancellation point). Calls of the library itself come here, too: they must be
-//! none ([`crate::hook::cancellation`]).
+//! none ([`crate::hook::own_calls`]).
 
-use crate::fd::table::{FD_END, TABLE};
-use crate::hook::raw::nr;
-use crate::hook::trampolines::{REAL, SITES_LEAD_HERE};
 use crate::names::kernel::before_loading;
-use crate::thread::Thread;
 use core::arch::naked_asm;
 use core::ffi::c_void;
 use core::mem::offset_of;
-use core::sync::atomic::AtomicPtr;
+use core::sync::atomic::{AtomicPtr, Ordering};
+use shale_fd::report;
+use shale_interpose::outcome::{FD_END, TABLE};
+use shale_interpose::raw::nr;
+use shale_interpose::thread::{self, Thread};
+use shale_interpose::trampolines::{REAL, SITES_LEAD_HERE};
+use std::panic::catch_unwind;
 
 macro_rules! by_descriptor {
     ($($name:ident $number:expr;)*) => { $(
@@ -113,7 +115,7 @@ pub(crate) static DLMOPEN: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut())
 macro_rules! loads {
     ($($name:ident $real:ident;)*) => { $(
         /// As in libc, to which it jumps: libc goes by who calls. Code that is loaded has to be known first
-        /// ([`crate::names::executable`]).
+        /// ([`shale_interpose::executable`]).
         ///
         /// # Safety
         /// As in libc.
@@ -152,16 +154,25 @@ loads! {
     dlopen DLOPEN; dlmopen DLMOPEN;
 }
 
+/// The process ends: the report is written ([`report::at_exit`]). As the dynamic linker calls it.
+pub(crate) extern "C" fn at_exit_of_process() {
+    let thread = thread::this();
+    let was_inside = thread.inside.swap(1, Ordering::Relaxed);
+    // A panic must not leave the library.
+    let _ = catch_unwind(report::at_exit);
+    thread.inside.store(was_inside, Ordering::Relaxed);
+}
+
 /// As in libc; what was counted is reported first.
 ///
 /// # Safety
 /// As in libc.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _exit(status: i32) -> ! {
-    crate::hook::inside::at_exit_of_process();
+    at_exit_of_process();
     loop {
         // SAFETY: no pointers; does not return.
-        unsafe { crate::hook::raw::syscall(nr::EXIT_GROUP, &[status as u64, 0, 0, 0, 0, 0]) };
+        unsafe { shale_interpose::raw::syscall(nr::EXIT_GROUP, &[status as u64, 0, 0, 0, 0, 0]) };
     }
 }
 
@@ -183,11 +194,11 @@ pub unsafe extern "C" fn _Exit(status: i32) -> ! {
 pub unsafe extern "C" fn setrlimit(resource: i32, limit: *const c_void) -> i32 {
     // SAFETY: the caller's pointer goes to the kernel, which checks it.
     let result = unsafe {
-        crate::hook::raw::syscall(nr::SETRLIMIT, &[resource as u64, limit as u64, 0, 0, 0, 0])
+        shale_interpose::raw::syscall(nr::SETRLIMIT, &[resource as u64, limit as u64, 0, 0, 0, 0])
     };
-    crate::calls::limits::forget();
+    shale_fd::limits::forget();
     if result < 0 {
-        crate::hook::raw::set_errno(result) as i32
+        shale_interpose::raw::set_errno(result) as i32
     } else {
         0
     }
@@ -216,10 +227,10 @@ pub unsafe extern "C" fn prlimit64(
 ) -> i32 {
     let args = [pid as u64, resource as u64, new as u64, old as u64, 0, 0];
     // SAFETY: the caller's pointers go to the kernel, which checks them.
-    let result = unsafe { crate::hook::raw::syscall(nr::PRLIMIT64, &args) };
-    crate::calls::limits::forget();
+    let result = unsafe { shale_interpose::raw::syscall(nr::PRLIMIT64, &args) };
+    shale_fd::limits::forget();
     if result < 0 {
-        crate::hook::raw::set_errno(result) as i32
+        shale_interpose::raw::set_errno(result) as i32
     } else {
         0
     }

@@ -1,15 +1,8 @@
-//! How calls of the program come here: rewritten instructions, exported symbols, signals.
+//! What makes this a library that a program is started with: its constructor and the symbols that it exports. Rewritten
+//! instructions and signals: `interpose`.
 
-pub(crate) mod cancellation;
 #[cfg(not(test))]
 pub mod exports;
-pub mod inside;
-pub mod outcome;
-pub mod raw;
-pub mod rewrite;
-pub mod signals;
-pub(crate) mod site;
-pub mod stack;
+mod own_calls;
 #[cfg(not(test))]
 pub(crate) mod start;
-pub mod trampolines;

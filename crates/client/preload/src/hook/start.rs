@@ -1,15 +1,14 @@
 //! The constructor, and what runs when the process exits.
 
-use crate::fd::description;
-use crate::hook::exports;
-use crate::hook::inside::{READY, at_exit_of_process};
-use crate::hook::rewrite;
-use crate::hook::trampolines::{REAL, SITES_LEAD_HERE};
-use crate::{
-    bypass, calls, client, environment, failure, names, pays, protect, report, serve, thread,
-};
+use crate::hook::exports::{self, at_exit_of_process};
+use crate::{calls, client, failure, names, pays, serve};
 use core::ffi::{c_char, c_void};
 use core::sync::atomic::Ordering;
+use shale_fd::{description, recent, report};
+use shale_interpose::inside::READY;
+use shale_interpose::rewrite;
+use shale_interpose::trampolines::{REAL, SITES_LEAD_HERE, serve_with};
+use shale_interpose::{bypass, environment, protect, thread};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -58,6 +57,8 @@ fn set_up() {
         report::configure();
         failure::configure();
         environment::keep();
+        thread::keep_for_slots(recent::make);
+        serve_with(serve::shale_serve);
         thread.set_up();
         let has_barriers = thread::register_barriers();
         if bypassed {
@@ -70,7 +71,11 @@ fn set_up() {
             protect::configure();
             serve::set_classes();
         }
-        let rewritten = has_barriers && rewrite::rewrite();
+        let rewritten = has_barriers && {
+            let done = rewrite::rewrite(names::setting::are_wanted());
+            report::rewritten(done.sites, done.all);
+            done.all
+        };
         calls::direct::set_any(false);
         if rewritten {
             SITES_LEAD_HERE.store(1, Ordering::Relaxed);

@@ -1,22 +1,22 @@
 //! Calls about a placeholder that other files leave to the kernel, and that need not have it opened.
 
 use crate::calls::attributes;
-use crate::calls::limits;
 use crate::calls::vectors::{Buffer, CALL_BYTES_MAX};
 use crate::client;
-use crate::fd::description::{self, OffsetGuard, mode};
-use crate::fd::placeholder;
-use crate::fd::table::{self, Entry};
-use crate::hook::raw::{self, Args, nr};
-use crate::mounts;
 use crate::names::kernel::asks_about_itself;
 use crate::names::mapping;
 use crate::names::open::placeholder_of;
 use crate::names::paths::{fail, given, set_times};
 use crate::names::{place, state};
-use crate::report;
-use crate::thread;
 use core::sync::atomic::Ordering;
+use shale_fd::description::{self, OffsetGuard, mode};
+use shale_fd::limits;
+use shale_fd::mounts;
+use shale_fd::placeholder;
+use shale_fd::report;
+use shale_fd::table::{self, Entry};
+use shale_interpose::raw::{self, Args, nr};
+use shale_interpose::thread;
 use shale_libfs::{Errno, SetAttr};
 
 /// Numbers of these calls, but for those that are looked at anyway.

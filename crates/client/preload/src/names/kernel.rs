@@ -1,13 +1,14 @@
 //! Calls for which the kernel needs the file of a placeholder, and calls that end or change the serving of names.
 
 use crate::calls::attributes;
-use crate::fd::placeholder;
-use crate::hook::inside::with_signals_blocked;
-use crate::hook::raw::{Args, nr};
 use crate::names::open::placeholder_of;
 use crate::names::{paths, place, setting, state};
-use crate::thread;
 use core::sync::atomic::Ordering;
+use shale_fd::placeholder;
+use shale_interpose::inside::with_signals_blocked;
+use shale_interpose::raw::{Args, nr};
+use shale_interpose::thread;
+use shale_libfs::prepare_thread;
 
 /// Calls with descriptors among their arguments that are not served: which arguments these are.
 const WITH_DESCRIPTORS: [(u32, &[usize]); 47] = [
@@ -198,7 +199,7 @@ pub fn asks_about_itself(number: u32, args: &Args) -> bool {
 
 fn is_path_only(fd: i32) -> bool {
     let index = placeholder_of(fd);
-    index.is_some_and(|index| crate::fd::description::get(index).is_path_only())
+    index.is_some_and(|index| shale_fd::description::get(index).is_path_only())
 }
 
 /// Whether a command of `fcntl` is about more than the descriptor.
@@ -238,7 +239,7 @@ pub fn makes_code(number: u32, args: &Args) -> bool {
 
 fn needed(fd: i32) {
     if let Some(index) = placeholder_of(fd) {
-        let d = crate::fd::description::get(index);
+        let d = shale_fd::description::get(index);
         let held = d.lock(thread::tid());
         placeholder::materialise(index, "a call of the kernel's");
         drop(held);
@@ -275,7 +276,7 @@ unsafe fn each_selected(args: &Args) {
 
 /// Before a library is loaded: its code is not known yet, and runs before the call returns.
 pub extern "C" fn before_loading() {
-    let thread = crate::thread::this();
+    let thread = shale_interpose::thread::this();
     let inside = thread.inside.load(Ordering::Relaxed) != 0;
     if inside || !setting::are_wanted() {
         return;
@@ -283,7 +284,7 @@ pub extern "C" fn before_loading() {
     state::look_at_code_again();
     if placeholder::any() {
         if !thread.is_prepared() {
-            thread.prepare();
+            thread.prepare(prepare_thread);
         }
         with_signals_blocked(thread, || {
             placeholder::materialise_all("a library is loaded");

@@ -4,15 +4,16 @@
 //! file later. The copy is a file in memory (memfd_create(2)) that nobody else has, so that the mapping is as any of a file: pages
 //! behind its end are SIGBUS, and what madvise(2) drops comes back.
 
-use crate::calls::{direct, limits};
-use crate::fd::description;
-use crate::fd::placeholder;
-use crate::hook::raw::{self, Args, nr};
+use crate::calls::direct;
 use crate::names::open::placeholder_of;
-use crate::thread;
 use core::sync::atomic::Ordering;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{Errno, pwrite};
+use shale_fd::description;
+use shale_fd::limits;
+use shale_fd::placeholder;
+use shale_interpose::raw::{self, Args, nr};
+use shale_interpose::thread;
 use std::os::fd::AsRawFd;
 
 /// Longer mappings are the kernel's: copying takes longer than having it open the file.

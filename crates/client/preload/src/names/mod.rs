@@ -9,7 +9,7 @@
 //! * [`worth`]: for which directories that is worth while.
 //! * [`setting`], [`state`]: whether names are served now, of which mount, and for whom; [`spawn`]: not while a child is made.
 //! * [`executable`]: whether all system calls of the program come by here. Only then may descriptors be
-//!   [placeholders](crate::fd::placeholder).
+//!   [placeholders](shale_fd::placeholder).
 //! * [`place`]: where the path of a call leads to in the volume.
 //! * [`open`]: `open` and its like; [`paths`]: all other calls about paths.
 //! * [`descriptor`]: calls about a placeholder that no other file has.
@@ -20,7 +20,6 @@
 //! paths that lead over the borders of the mount, users other than the superuser with all capabilities.
 
 pub mod descriptor;
-pub mod executable;
 pub mod kernel;
 pub mod mapping;
 pub mod open;
@@ -34,16 +33,17 @@ pub mod worth;
 pub use setting::are_wanted;
 
 use crate::calls::direct;
-use crate::clock;
-use crate::fd::placeholder;
-use crate::hook::inside::with_signals_blocked;
-use crate::hook::outcome::{CLASS, PANICKED, PASS, class};
-use crate::hook::raw::{self, Args, NR_END, nr};
 use crate::names::state::Named;
 use crate::names::worth::Use;
-use crate::report;
-use crate::thread::Thread;
 use core::sync::atomic::{AtomicU8, Ordering};
+use shale_fd::placeholder;
+use shale_fd::report;
+use shale_interpose::clock;
+use shale_interpose::inside::with_signals_blocked;
+use shale_interpose::outcome::{CLASS, PANICKED, PASS, class};
+use shale_interpose::raw::{self, Args, NR_END, nr};
+use shale_interpose::thread::Thread;
+use shale_libfs::prepare_thread;
 
 /// What to do here with a call, by number.
 static LOOKED_AT: [AtomicU8; NR_END] = [const { AtomicU8::new(NOT) }; NR_END];
@@ -100,7 +100,7 @@ pub fn call(thread: &Thread, number: u32, args: &Args) -> Option<i64> {
         return others;
     }
     if !thread.is_prepared() {
-        thread.prepare();
+        thread.prepare(prepare_thread);
     }
     let mut served = None;
     let done = with_signals_blocked(thread, || {
@@ -149,7 +149,7 @@ pub fn by_kernel(thread: &Thread, number: u32, args: &Args) -> i64 {
     let ns = clock::exact_ns() - begun;
     if result >= 0 && may_be_on_mount(number, args) {
         if !thread.is_prepared() {
-            thread.prepare();
+            thread.prepare(prepare_thread);
         }
         with_signals_blocked(thread, || {
             note_spent(number, args, ns);

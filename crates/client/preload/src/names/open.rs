@@ -1,16 +1,17 @@
 //! Files and directories that are opened in the process.
 
 use crate::calls::names as opened;
-use crate::fd::description::{self, Description};
-use crate::fd::placeholder::{self, OpenFile, OpenedBy};
-use crate::fd::table;
-use crate::hook::raw::{self, Args, nr};
 use crate::names::place;
 use crate::names::spawn;
 use crate::names::state::Named;
 use crate::names::worth::Use;
-use crate::report;
 use core::sync::atomic::Ordering;
+use shale_fd::description::{self, Description};
+use shale_fd::placeholder::{self, OpenFile, OpenedBy};
+use shale_fd::report;
+use shale_fd::table;
+use shale_interpose::outcome::FD_END;
+use shale_interpose::raw::{self, Args, nr};
 use shale_libfs::{Errno, OFlags};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -172,7 +173,7 @@ impl Number {
         match number.0 {
             None => Err(fd),
             // Only the kernel can serve it.
-            Some(fd) if fd as usize >= table::FD_END => Err(raw::fail(libc::EMFILE)),
+            Some(fd) if fd as usize >= FD_END => Err(raw::fail(libc::EMFILE)),
             Some(_) => Ok(number),
         }
     }

@@ -1,16 +1,16 @@
 //! Calls about paths, but for those that open.
 
 use crate::calls::attributes::{self, Of};
-use crate::calls::limits;
 use crate::calls::vectors::Buffer;
 use crate::client::Client;
-use crate::fd::placeholder;
-use crate::hook::raw::{self, Args, nr};
 use crate::names::place::{self, Place};
 use crate::names::state::Named;
 use crate::names::worth::Use;
 use crate::names::{kernel, open};
-use crate::report;
+use shale_fd::limits;
+use shale_fd::placeholder;
+use shale_fd::report;
+use shale_interpose::raw::{self, Args, nr};
 use shale_libfs::{Errno, SetTime, Timestamp, Tree};
 
 /// Numbers of the calls that are served here.

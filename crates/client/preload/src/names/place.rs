@@ -2,17 +2,17 @@
 
 use crate::calls::vectors::USER_END;
 use crate::client::{self, Client};
-use crate::fd::description;
-use crate::fd::table::{self, Entry};
-use crate::hook::raw::{self, nr};
-use crate::mounts::{self, MNT_ID_UNIQUE};
 use crate::names::setting;
 use crate::names::state::Named;
 use crate::names::worth::{self, Use};
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::Ordering;
 use parking_lot::Mutex;
+use shale_fd::description;
+use shale_fd::mounts::{self, MNT_ID_UNIQUE};
+use shale_fd::table::{self, Entry};
 use shale_format::Ino;
+use shale_interpose::raw::{self, nr};
 use shale_libfs::{Session, Tree};
 use std::sync::Arc;
 

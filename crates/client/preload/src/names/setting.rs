@@ -21,7 +21,7 @@ pub fn configure() {
         ("auto", _) => AFTER.store(BY_TIME, Ordering::Relaxed),
         ("off", _) => AFTER.store(NEVER, Ordering::Relaxed),
         (_, Ok(calls)) => AFTER.store(calls.min(BY_TIME - 1), Ordering::Relaxed),
-        _ => crate::warning::warn(&format!(
+        _ => shale_fd::warning::warn(&format!(
             "SHALE_NAMES={text} is neither auto, nor off, nor a number of calls: names are served by the mount"
         )),
     }

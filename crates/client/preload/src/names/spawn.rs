@@ -1,10 +1,10 @@
 //! Children, which must not have placeholders.
 
-use crate::fd::placeholder;
-use crate::hook::inside::with_signals_blocked;
 use crate::names::setting::{are_wanted, have_served};
-use crate::thread::{self, Alone, Thread};
 use core::sync::atomic::{AtomicU32, Ordering};
+use shale_fd::placeholder;
+use shale_interpose::inside::with_signals_blocked;
+use shale_interpose::thread::{self, Alone, Thread};
 
 /// Children by `vfork` that have not begun another program: nothing is opened meanwhile.
 static SPAWNING: AtomicU32 = AtomicU32::new(0);

@@ -1,18 +1,18 @@
 //! Whether names are served in this process now.
 
 use crate::client::{self, Client};
-use crate::clock;
-use crate::hook::inside::READY;
-use crate::hook::raw::{self, nr};
-use crate::mounts::{self, MNT_ID, MNT_ID_UNIQUE};
-use crate::names::executable;
 use crate::names::setting::{self, after, are_wanted};
 use crate::names::worth;
-use crate::report;
-use crate::thread::Thread;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use parking_lot::Mutex;
+use shale_fd::mounts::{self, MNT_ID, MNT_ID_UNIQUE};
+use shale_fd::report;
+use shale_interpose::clock;
+use shale_interpose::executable;
+use shale_interpose::inside::READY;
+use shale_interpose::raw::{self, nr};
+use shale_interpose::thread::Thread;
 use shale_libfs::{Caller, Errno};
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -312,7 +312,7 @@ impl Named {
             return Err(Some(NOT_ALL_CALLS));
         }
         let file = std::fs::File::open("/proc/self/mountinfo").map_err(|_| None)?;
-        Self::of(&line, crate::fd::own::hide(file.into()))
+        Self::of(&line, shale_fd::own::hide(file.into()))
             .filter(|named| named.is_alone_in(&table))
             .ok_or(None)
     }
@@ -330,7 +330,7 @@ impl Named {
             device: mounts::get(mount)?.device,
             attributes_mask: asked(0)?.stx_attributes_mask,
             path: line.path.clone(),
-            placeholder: crate::fd::own::hide(open_root(&root, false)?),
+            placeholder: shale_fd::own::hide(open_root(&root, false)?),
             root,
             no_exec: line.no_exec,
             table,

@@ -20,10 +20,10 @@
 //! With `SHALE_NAMES=N` all this is off, and all names are served after N calls.
 
 use crate::client;
-use crate::clock;
-use crate::hook::raw::{Args, nr};
 use crate::names::setting;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use shale_interpose::clock;
+use shale_interpose::raw::{Args, nr};
 
 /// Time in all after which a mount is looked for, ns; twice as much each time that there was none: other file systems' names count
 /// until it is known where they lie.

@@ -13,7 +13,16 @@ use super::finding::Finding;
 use crate::error::Error;
 
 /// Crates that may contain `unsafe`, where the manifest says nothing.
-const UNSAFE_ALLOWED: [&str; 6] = ["sys", "nvm", "block", "fuse", "preload", "capi"];
+const UNSAFE_ALLOWED: [&str; 8] = [
+    "sys",
+    "nvm",
+    "block",
+    "fuse",
+    "interpose",
+    "fd",
+    "preload",
+    "capi",
+];
 
 /// The workspace as the rules see it. Names are without the `shale-` prefix.
 #[derive(Debug, Default)]
