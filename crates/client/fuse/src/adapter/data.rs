@@ -1,8 +1,6 @@
 //! Requests about the content of files and directories. Data is read directly
 //! into the reply and written directly from the request.
 
-use std::time::Duration;
-
 use super::Call;
 use super::attributes::entry_out;
 use super::extended::IOC_SHUTDOWN;
@@ -218,10 +216,7 @@ impl<F: NodeFs + ?Sized> Call<'_, F> {
 
     pub(super) fn readdir(&mut self, plus: bool) -> Result<usize> {
         let ReadIn { offset, size, .. } = self.body.take()?;
-        let mut validity = self.validity;
-        if !self.fs.keeps_names(self.ino) {
-            validity.entry = Duration::ZERO;
-        }
+        let validity = self.validity;
         let out = &mut self.out;
         let mut failed = Ok(());
         self.fs

@@ -20,9 +20,9 @@ impl<F: NodeFs + ?Sized> Call<'_, F> {
         validity
     }
 
-    /// How long names of the directory, and attributes of what was made in it, are valid.
+    /// How long the name and the attributes of what was made in the directory are valid.
     fn validity_of_made(&self) -> Validity {
-        let mut validity = self.validity_of(self.fs.keeps_names(self.ino));
+        let mut validity = self.validity;
         if !self.fs.keeps_changed() {
             validity.attr = Duration::ZERO;
         }

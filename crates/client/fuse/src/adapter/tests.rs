@@ -54,8 +54,8 @@ fn text(name: &[u8]) -> String {
 }
 
 impl NodeFs for Noting {
-    fn keeps_name(&self, dir: u64, name: &[u8]) -> bool {
-        self.keeps_names(dir) && name != b"not kept"
+    fn keeps_name(&self, _: u64, name: &[u8]) -> bool {
+        name != b"not kept"
     }
     fn lookup(&self, r: &Request, parent: u64, name: &[u8]) -> Result<Attr> {
         self.note(r, format!("lookup {parent} {}", text(name)), Self::attr())

@@ -266,12 +266,8 @@ fn drop_names(notifier: &Notifier, found: &Receiver<Vec<u8>>) {
 }
 
 impl NodeFs for ShaleFs {
-    fn keeps_names(&self, dir: u64) -> bool {
-        self.cache.keeps_names(dir)
-    }
-
     fn keeps_name(&self, dir: u64, name: &[u8]) -> bool {
-        number_in(dir, name).is_none() && self.keeps_names(dir)
+        number_in(dir, name).is_none() && self.cache.keeps_name(dir, name)
     }
 
     fn keeps_changed(&self) -> bool {

@@ -94,15 +94,10 @@ pub struct FilePosition {
 /// Methods are called from several threads at once. Names hold no `/` and no
 /// zero byte, but may be longer than the file system allows (`ENAMETOOLONG`).
 pub trait NodeFs: Send + Sync {
-    /// Whether the caller may cache names of directory `dir` that it gets now, and that
-    /// names do not exist there.
-    fn keeps_names(&self, _dir: u64) -> bool {
+    /// Whether the caller may cache what it is told now of a name of directory `dir` that it looked up, or that the name does not exist there. What it
+    /// lists and makes it may.
+    fn keeps_name(&self, _dir: u64, _name: &[u8]) -> bool {
         true
-    }
-
-    /// The same of one name that it looked up.
-    fn keeps_name(&self, dir: u64, _name: &[u8]) -> bool {
-        self.keeps_names(dir)
     }
 
     /// Whether the caller may keep attributes that come as the answer to a change. It

@@ -233,11 +233,11 @@ impl KernelCache {
         state.names.get_or_insert_default().note(name);
     }
 
-    /// Whether the kernel may keep names of a directory.
-    pub(crate) fn keeps_names(&self, dir: u64) -> bool {
+    /// Whether the kernel may keep what it is told when it asks for a name of a directory.
+    pub(crate) fn keeps_name(&self, dir: u64, name: &[u8]) -> bool {
         let inodes = self.lock(dir);
         let names = inodes.lasting.get(&dir).and_then(|i| i.names.as_deref());
-        names.is_none_or(Names::may_be_kept)
+        names.is_none_or(|names| names.may_be_kept(name))
     }
 
     /// Whether a process before this one may have given names.

@@ -2,7 +2,8 @@
 //!
 //! They are dropped one by one, so each is noted before the kernel gets it. A notification about a name waits for all
 //! requests on the directory that hold its lock. Only one kind does not: asking again for a name that was dropped. So
-//! while a directory goes back and forth between clients, its names are given with the remark not to keep them.
+//! while a directory goes back and forth between clients, those names are given with the remark not to keep them. Names that the
+//! kernel has not had yet, that it makes or that it lists are kept.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -12,12 +13,43 @@ pub(super) const NAMES_MAX: usize = 1 << 16;
 /// A directory that was taken away less than this ago goes back and forth.
 const RESTLESS: Duration = Duration::from_secs(10);
 
+/// Names up to a limit: those that the kernel may know of a directory.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct NameSet {
+    these: HashSet<Box<[u8]>>,
+    /// Too many to be noted: any name may be one.
+    many: bool,
+}
+
+impl NameSet {
+    fn insert(&mut self, name: &[u8]) {
+        if self.has(name) {
+            return;
+        }
+        if self.these.len() >= NAMES_MAX {
+            self.all();
+        } else {
+            self.these.insert(name.into());
+        }
+    }
+
+    /// Any name may be one.
+    fn all(&mut self) {
+        self.these = HashSet::new();
+        self.many = true;
+    }
+
+    fn has(&self, name: &[u8]) -> bool {
+        self.many || self.these.contains(name)
+    }
+}
+
 /// See the module.
 #[derive(Default)]
 pub(super) struct Names {
-    cached: HashSet<Box<[u8]>>,
-    /// Too many to be noted.
-    many: bool,
+    cached: NameSet,
+    /// Those that were dropped while the directory goes back and forth: the kernel may have them still, and ask again for them.
+    dropped: NameSet,
     taken: Option<Instant>,
 }
 
@@ -33,34 +65,38 @@ pub(super) enum Cached {
 impl Names {
     /// Before the kernel gets what a name stands for, or that it stands for nothing.
     pub(super) fn note(&mut self, name: &[u8]) {
-        if self.many || self.cached.contains(name) {
-            return;
-        }
-        if self.cached.len() >= NAMES_MAX {
-            self.cached = HashSet::new();
-            self.many = true;
-        } else {
-            self.cached.insert(name.into());
-        }
+        self.cached.insert(name);
     }
 
     /// Another client is about to get the directory.
     pub(super) fn leaves(&mut self) {
+        if !self.is_restless() {
+            self.dropped = NameSet::default();
+        }
         self.taken = Some(Instant::now());
     }
 
-    /// Whether the kernel may keep names of it.
-    pub(super) fn may_be_kept(&self) -> bool {
-        self.taken.is_none_or(|at| at.elapsed() > RESTLESS)
+    fn is_restless(&self) -> bool {
+        self.taken.is_some_and(|at| at.elapsed() <= RESTLESS)
+    }
+
+    /// Whether the kernel may keep what it is told when it asks for a name.
+    pub(super) fn may_be_kept(&self, name: &[u8]) -> bool {
+        !self.is_restless() || !self.dropped.has(name)
     }
 
     /// What the kernel is to ask for again; none is noted any more.
     pub(super) fn take(&mut self) -> Cached {
         let cached = std::mem::take(&mut self.cached);
-        match std::mem::take(&mut self.many) {
-            true => Cached::Many,
-            false => Cached::These(cached),
+        if cached.many {
+            self.dropped.all();
+            return Cached::Many;
         }
+        cached
+            .these
+            .iter()
+            .for_each(|name| self.dropped.insert(name));
+        Cached::These(cached.these)
     }
 }
 
@@ -78,21 +114,38 @@ mod tests {
         for n in 0..NAMES_MAX {
             names.note(&n.to_le_bytes());
         }
-        assert!(!names.many && names.cached.len() == NAMES_MAX);
+        assert!(!names.cached.many && names.cached.these.len() == NAMES_MAX);
         names.note(b"one more");
-        assert!(names.cached.is_empty());
+        assert!(names.cached.these.is_empty());
         assert_eq!(names.take(), Cached::Many);
         names.note(b"again");
         assert_eq!(names.take(), Cached::These([b"again"[..].into()].into()));
     }
 
     #[test]
-    fn names_of_a_directory_that_has_left_are_not_kept_for_a_while() {
+    fn names_that_were_dropped_are_not_kept_for_a_while() {
         let mut names = Names::default();
-        assert!(names.may_be_kept());
-        names.leaves();
-        assert!(!names.may_be_kept());
-        names.taken = names.taken.and_then(|at| at.checked_sub(2 * RESTLESS));
-        assert!(names.may_be_kept());
+        let kept = |names: &Names| [&b"a"[..], b"b", b"c"].map(|name| names.may_be_kept(name));
+        let leave = |names: &mut Names| {
+            names.leaves();
+            names.take();
+        };
+        names.note(b"a");
+        assert_eq!(kept(&names), [true; 3]);
+        leave(&mut names);
+        assert_eq!(kept(&names), [false, true, true]);
+        names.note(b"b");
+        leave(&mut names);
+        assert_eq!(kept(&names), [false, false, true], "those before, too");
+        let later = |names: &mut Names| {
+            names.taken = names.taken.and_then(|at| at.checked_sub(2 * RESTLESS));
+        };
+        later(&mut names);
+        assert_eq!(kept(&names), [true; 3]);
+        leave(&mut names);
+        assert_eq!(kept(&names), [true; 3], "none was noted since");
+        (0..=NAMES_MAX).for_each(|n| names.note(&n.to_le_bytes()));
+        leave(&mut names);
+        assert_eq!(kept(&names), [false; 3], "nobody knows which ones");
     }
 }

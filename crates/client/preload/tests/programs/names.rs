@@ -3,8 +3,11 @@
 use crate::mount::Mounted;
 use crate::tools::{Run, compiled, has};
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::time::Duration;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// A program with names in the process, from its first call on.
 fn named(m: &Mounted, program: &Path) -> Run {
@@ -149,6 +152,58 @@ fn a_directory_that_others_use_is_left_to_the_mount() {
     let alone = report_of(&report, "deliver");
     assert!(fast(&alone) > FILES as u64 / 2, "{alone}");
     assert_eq!(fs::read_dir(dir.join("new")).unwrap().count(), FILES);
+}
+
+/// What a process under `shale run` and the mount rename in turns, the kernel knows right after each, also while others ask for the same names
+/// all the time: an answer to them that is on its way when the directory leaves the mount is not kept.
+#[test]
+fn the_mount_knows_each_name_right_after_it_was_renamed() {
+    const NAMES: u64 = 3;
+    let Some(m) = Mounted::new() else { return };
+    let dir = m.dir("turns");
+    let path = |n: u64| dir.join(format!("{}", n % NAMES));
+    fs::write(path(0), "").unwrap();
+    let renamer = named(&m, &compiled("renamer")).arg(&dir);
+    let mut renamer = renamer.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let mut told = renamer.stdin.take().unwrap();
+    let mut answers = BufReader::new(renamer.stdout.take().unwrap());
+    let (step, done) = (AtomicU64::new(0), AtomicBool::new(false));
+    let wrong: Vec<String> = std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut n = 0;
+                while !done.load(Ordering::Relaxed) {
+                    n += 1;
+                    let _ = fs::metadata(path(step.load(Ordering::Relaxed) + n % NAMES));
+                }
+            });
+        }
+        let begun = Instant::now();
+        let mut wrong = Vec::new();
+        while begun.elapsed() < Duration::from_secs(8) {
+            let n = step.load(Ordering::Relaxed);
+            if n % 4 == 0 {
+                fs::rename(path(n), path(n + 1)).unwrap();
+            } else {
+                writeln!(told, "{} {}", n % NAMES, (n + 1) % NAMES).unwrap();
+                let mut answer = String::new();
+                answers.read_line(&mut answer).unwrap();
+                assert_eq!(answer, "0\n", "{n}");
+            }
+            let there = [n, n + 1].map(|n| path(n).exists());
+            if there != [false, true] {
+                wrong.push(format!("step {n}: {there:?}"));
+            }
+            step.store(n + 1, Ordering::Relaxed);
+        }
+        done.store(true, Ordering::Relaxed);
+        wrong
+    });
+    drop(told);
+    assert!(renamer.wait().unwrap().success());
+    let steps = step.load(Ordering::Relaxed);
+    assert!(steps > 100, "{steps} steps");
+    assert_eq!(wrong, [""; 0], "of {steps} steps");
 }
 
 #[test]
