@@ -43,9 +43,11 @@ const GAIN_US: i32 = 60;
 const GAIN_MAX_US: i32 = 2_000;
 /// What calls that asked for leases may have taken beyond that, before the directory is left to the mount.
 const LOSS_US: i32 = 3_000;
-/// For so long, and twice as long each time, unless it has gained [`GAIN_MAX_US`] in between.
+/// For so long, and four times as long each time, up to 128 s, unless so many names were made in between, one after the other, of which none
+/// asked for a lease.
 const LEFT_MS: u32 = 500;
-const LEFT_DOUBLINGS_MAX: u32 = 7;
+const LEFT_TIMES_MAX: u32 = 4;
+const ALONE_NAMES: u32 = 1_000;
 
 /// Time of all such calls.
 static SPENT_NS: AtomicU64 = AtomicU64::new(0);
@@ -68,6 +70,8 @@ struct Directory {
     left_until_ms: AtomicU32,
     /// How often it was.
     times_left: AtomicU32,
+    /// Names that were made here since a call asked for a lease.
+    names_alone: AtomicU32,
 }
 
 const DIRECTORIES: usize = 4096;
@@ -80,6 +84,7 @@ static KNOWN: [Directory; DIRECTORIES] = [const {
         balance_us: AtomicI32::new(0),
         left_until_ms: AtomicU32::new(0),
         times_left: AtomicU32::new(0),
+        names_alone: AtomicU32::new(0),
     }
 }; DIRECTORIES];
 
@@ -180,6 +185,7 @@ pub fn has_cost(start: u64, path: &[u8], ns: u64) -> bool {
         return false;
     };
     let us = (ns.min(CALL_NS_MAX) / 1000) as i32;
+    directory.names_alone.store(0, Ordering::Relaxed);
     let leaves = directory.balance_us.fetch_sub(us, Ordering::Relaxed) - us < -LOSS_US;
     if leaves {
         directory.leave(now_ms());
@@ -281,10 +287,12 @@ impl Directory {
     }
 
     fn gain(&self) {
-        let before = self.balance_us.load(Ordering::Relaxed);
-        if before < GAIN_MAX_US {
+        if self.balance_us.load(Ordering::Relaxed) < GAIN_MAX_US {
             self.balance_us.fetch_add(GAIN_US, Ordering::Relaxed);
-        } else {
+        }
+        if self.times_left.load(Ordering::Relaxed) != 0
+            && self.names_alone.fetch_add(1, Ordering::Relaxed) >= ALONE_NAMES
+        {
             self.times_left.store(0, Ordering::Relaxed);
         }
     }
@@ -292,10 +300,11 @@ impl Directory {
     /// Is left to the mount from now on, for a while.
     fn leave(&self, now_ms: u32) {
         let times = self.times_left.fetch_add(1, Ordering::Relaxed);
-        let ms = LEFT_MS << times.min(LEFT_DOUBLINGS_MAX);
+        let ms = LEFT_MS << (2 * times.min(LEFT_TIMES_MAX));
         let until = now_ms.wrapping_add(ms).max(1);
         self.left_until_ms.store(until, Ordering::Relaxed);
         self.balance_us.store(0, Ordering::Relaxed);
+        self.names_alone.store(0, Ordering::Relaxed);
     }
 
     fn is_left(&self, now_ms: u32) -> bool {
@@ -322,6 +331,7 @@ impl Directory {
             self.balance_us.store(0, Ordering::Relaxed);
             self.left_until_ms.store(0, Ordering::Relaxed);
             self.times_left.store(0, Ordering::Relaxed);
+            self.names_alone.store(0, Ordering::Relaxed);
             self.key.store(key, Ordering::Relaxed);
         }
     }
@@ -428,7 +438,7 @@ mod tests {
         leave_together(both);
         assert!(is_left(start, b"other/y") && !is_left(start, b"file"));
 
-        // Twice as long each time, until it pays again.
+        // Four times as long each time, until nobody else uses it.
         let directory = Directory::of(start, file).unwrap();
         let lasts = |ms: u32| {
             let until = directory.left_until_ms.load(Ordering::Relaxed);
@@ -438,8 +448,14 @@ mod tests {
         };
         assert!(!lasts(LEFT_MS));
         directory.leave(now_ms());
-        assert!(lasts(LEFT_MS) && !lasts(2 * LEFT_MS));
-        (0..1000).for_each(|_| made(start, file));
+        assert!(lasts(LEFT_MS) && !lasts(4 * LEFT_MS));
+        let make = |names| (0..names).for_each(|_| made(start, file));
+        make(ALONE_NAMES);
+        assert!(!has_cost(start, file, 0));
+        make(ALONE_NAMES);
+        directory.leave(now_ms());
+        assert!(lasts(4 * LEFT_MS), "somebody else used it in between");
+        make(ALONE_NAMES + 1);
         directory.leave(now_ms());
         assert!(!lasts(LEFT_MS));
     }
