@@ -10,7 +10,7 @@
 //! | `connections` | clients: attach, requests, permissions, logs, write accounting, rate limits |
 //! | `digest_scheduler` | when a log is digested, and what follows from each chunk |
 //! | `hardening` | volumes without NVM: staging logs, checkpoints of the memory tier |
-//! | `space`, `reservations` | space credits: ENOSPC comes at the call, never at digest (DESIGN §16) |
+//! | `reservations` | space for records to come: ENOSPC comes at the call, never at digest (DESIGN §16) |
 //! | `tiering_host` | what tiering asks of the other services |
 //! | `device_manager`, `placement` | devices that come and go; where a file's blocks are |
 //! | [`scrub`] | verifying the checksums of a mounted volume |
@@ -35,7 +35,6 @@ mod rate_sampler;
 mod reservations;
 pub mod scrub;
 mod services;
-mod space;
 pub mod stats;
 mod tiering_host;
 #[cfg(test)]

@@ -9,9 +9,9 @@
 
 use crate::hardening::NotHardened;
 use crate::hardening::hardener::Hardener;
-use crate::space::SpaceCredits;
 use crate::tiering::DirectPlacement;
 use shale_clients::client::Client;
+use shale_clients::space_credits::SpaceCredits;
 use shale_coherence::lease_manager::LeaseManager;
 use shale_digest::{AccessPolicy, Change, DigestError, NewRun, Placement};
 use shale_format::inode::Inode;

@@ -7,9 +7,9 @@
 
 use super::commit_times::CommitTimesStatus;
 use super::hardener::Hardener;
-use crate::space::SpaceCredits;
 use parking_lot::Mutex;
 use serde::Serialize;
+use shale_clients::space_credits::SpaceCredits;
 use shale_nvm::Map;
 use shale_persist::staged::{DirtyPages, PAGE_BYTES, PersistError, StagedArea};
 use shale_sys::mutants;
