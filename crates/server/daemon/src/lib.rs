@@ -2,7 +2,7 @@
 //!
 //! It admits clients, grants leases, decides when logs are digested, has data moved between tiers, and recovers what a
 //! crash left. `cli` starts it for a mount, `bench` and the tests start it in their own process. It calls `clients`, `coherence`, `recovery`,
-//! `digest`, `tiering`, `pool`, `volume`, `oplog` and the media, and never `libfs`: the two meet in messages (`proto`) and bytes on media.
+//! `digest`, `tiering`, `scrub`, `pool`, `volume`, `oplog` and the media, and never `libfs`: the two meet in messages (`proto`) and bytes on media.
 //!
 //! | Module | What it owns |
 //! | --- | --- |
@@ -13,7 +13,6 @@
 //! | `reservations` | space for records to come: ENOSPC comes at the call, never at digest (DESIGN §16) |
 //! | `tiering_host` | what tiering asks of the other services |
 //! | `device_manager`, `placement` | devices that come and go; where a file's blocks are |
-//! | [`scrub`] | verifying the checksums of a mounted volume |
 //! | [`stats`], `rate_sampler` | what `status` shows |
 //!
 //! No service reaches all others: each is given the ones it needs when it is made (`services`), which also states the
@@ -33,7 +32,6 @@ mod opening;
 mod placement;
 mod rate_sampler;
 mod reservations;
-pub mod scrub;
 mod services;
 pub mod stats;
 mod tiering_host;
@@ -43,6 +41,7 @@ mod tiering_tests;
 pub use shale_clients::tally::Written;
 pub use shale_coherence::lease_table::LeaseHook;
 pub use shale_recovery::recover::RecoveryReport;
+pub use shale_scrub as scrub;
 pub use shale_tiering as tiering;
 
 pub use config::{DaemonConfig, FixedLogs, LogMap, WriteBackTimes};
