@@ -20,8 +20,6 @@ pub(crate) mod write_back;
 
 use crate::connections::permissions::RecordValidator;
 use crate::connections::write_accounting::WriteAccounting;
-use crate::hardening::Staged;
-use crate::hardening::hardener::Hardener;
 use crate::tiering::{DirectWriteGuard, LogDigester, Tiering};
 use parking_lot::Mutex;
 use shale_clients::client::{Client, ClientState, Work};
@@ -38,6 +36,8 @@ use shale_digest::{
 };
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{Ino, LogPos};
+use shale_hardening::Staged;
+use shale_hardening::hardener::Hardener;
 use shale_sys::{Clock, failpoints, mutants};
 use shale_volume::{Volume, VolumeError};
 use std::ops::Range;

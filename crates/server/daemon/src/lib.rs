@@ -2,14 +2,13 @@
 //!
 //! It admits clients, grants leases, decides when logs are digested, has data moved between tiers, and recovers what a
 //! crash left. `cli` starts it for a mount, `bench` and the tests start it in their own process. It calls `clients`, `coherence`, `recovery`,
-//! `digest`, `tiering`, `scrub`, `pool`, `volume`, `oplog` and the media, and never `libfs`: the two meet in messages (`proto`) and bytes on media.
+//! `hardening`, `digest`, `tiering`, `scrub`, `pool`, `volume`, `oplog` and the media, and never `libfs`: the two meet in messages (`proto`) and bytes on media.
 //!
 //! | Module | What it owns |
 //! | --- | --- |
 //! | [`daemon`], [`config`], `opening`, `services` | start and end of a daemon, its settings, its services and threads |
 //! | `connections` | clients: attach, requests, permissions, logs, write accounting, rate limits |
 //! | `digest_scheduler` | when a log is digested, and what follows from each chunk |
-//! | `hardening` | volumes without NVM: staging logs, checkpoints of the memory tier |
 //! | `reservations` | space for records to come: ENOSPC comes at the call, never at digest (DESIGN §16) |
 //! | `tiering_host` | what tiering asks of the other services |
 //! | `device_manager`, `placement` | devices that come and go; where a file's blocks are |
@@ -27,7 +26,6 @@ pub mod daemon;
 mod device_manager;
 mod digest_scheduler;
 pub mod error;
-mod hardening;
 mod opening;
 mod placement;
 mod rate_sampler;
@@ -49,11 +47,11 @@ pub use connections::limits::{Limits, RATE_MIN, Whose};
 pub use daemon::Daemon;
 pub use device_manager::DeviceReport;
 pub use error::{DaemonError, Result};
-pub use hardening::checkpointer::StagedStatus;
 pub use opening::recover_only;
 pub use placement::{PARTS_MAX, PlacementPart};
 pub use rate_sampler::RateStatus;
 pub use scrub::{ScrubProgress, ScrubReport};
+pub use shale_hardening::checkpointer::StagedStatus;
 pub use stats::Status;
 pub use stats::flash::FlashUse;
 pub use stats::tiers::{DeviceStatus, MigrationStatus, TierStatus};

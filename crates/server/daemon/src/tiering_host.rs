@@ -2,7 +2,6 @@
 
 use crate::connections::direct_mappings::Mappings;
 use crate::connections::write_accounting::WriteAccounting;
-use crate::hardening::checkpointer::Checkpointer;
 use crate::tiering::host::{self, Reading, ReadingClient};
 use shale_clients::client::Client;
 use shale_clients::clients::Clients;
@@ -11,6 +10,7 @@ use shale_coherence::lease_manager::LeaseManager;
 use shale_coherence::reclaimer::Reclaimer;
 use shale_format::inode::Inode;
 use shale_format::{TierId, TxId};
+use shale_hardening::checkpointer::Checkpointer;
 use shale_proto::shared_pages::client_page::Read;
 use shale_sys::Clock;
 use shale_volume::{View, Volume};

@@ -3,7 +3,6 @@
 use crate::connections::attach::{Refusal, Requester};
 use crate::connections::direct_mappings::note_segments;
 use crate::error::DaemonError;
-use crate::hardening::NotHardened;
 use crate::services::Services;
 use crate::stats::Observer;
 use crate::tiering::Unsent;
@@ -16,6 +15,7 @@ use shale_coherence::lease_manager::NoLease;
 use shale_coherence::lease_table::{LeaseRequest, Mediated};
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, Ino};
+use shale_hardening::NotHardened;
 use shale_proto::message::{
     Attached, BlockRun, DESCRIPTORS_MAX, GRANT_AHEAD_BLOCKS, GRANT_BLOCKS_MAX,
 };

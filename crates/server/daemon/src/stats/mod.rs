@@ -10,7 +10,6 @@ pub(crate) mod tiers;
 
 use crate::connections::limits::Limits;
 use crate::digest_scheduler::write_back::BufferStatus;
-use crate::hardening::checkpointer::StagedStatus;
 use crate::rate_sampler::RateStatus;
 use crate::services::Services;
 use crate::tiering::BadBlock;
@@ -21,6 +20,7 @@ use shale_clients::tally::Written;
 use shale_digest::DigestStats;
 use shale_format::Durability;
 use shale_format::limits::BLOCK_BYTES;
+use shale_hardening::checkpointer::StagedStatus;
 use shale_nvm::{Path, PathCounts, Timing};
 use shale_persist::Domain;
 use shale_pool::host_space::NvmHost;
