@@ -8,6 +8,7 @@
 //! | [`reserve_allocator`] | an allocator that keeps some memory for when there is no more |
 //! | [`protect`] | the processor's protection keys |
 //! | [`threads`] | which threads of the process still live, and what its children begin with |
+//! | [`stop_flag`] | how a thread that does something now and then ends |
 //! | [`private`] | files that nobody but their owner may open |
 //! | [`file_users`] | who else has a file open |
 //! | [`printable`] | text from outside, as a terminal may have it |
@@ -32,6 +33,7 @@ pub mod protect;
 pub mod random;
 pub mod reserve_allocator;
 pub mod size;
+pub mod stop_flag;
 pub mod threads;
 
 pub use clock::{Clock, ManualClock, SystemClock};
@@ -39,3 +41,4 @@ pub use peer_credentials::peer_groups;
 pub use private::PrivateError;
 pub use protect::{LibraryKey, ProtectionKey};
 pub use reserve_allocator::Memory;
+pub use stop_flag::StopFlag;

@@ -3,11 +3,11 @@
 //! | Module | What it owns |
 //! | --- | --- |
 //! | `client` | the frame that every call runs in, and [`Session`], the surface |
-//! | `inodes` | inodes in memory: attributes, overlay, directory changes |
+//! | `inodes` | inodes as calls use them: locked, checked, by a handle |
 //! | `namespace` | names, paths, listings, attributes, permissions |
 //! | `io` | reading and writing, open files, mappings |
 //!
-//! What talks to the daemon, to the log and to the volume, and knows no inodes in memory, is `shale_session`.
+//! What talks to the daemon, to the log and to the volume, and knows no inodes in memory, is `shale_session`; inodes in memory are `shale_inodes`.
 //! Operations are functions: the first parameter is the frame ([`client::call_runner::CallRunner`]), the others what else they may touch.
 //! [`Session`] only hands each call what it needs.
 //!
@@ -26,7 +26,6 @@ mod io;
 mod namespace;
 
 pub use client::session::Session;
-pub use inodes::attr::{Attr, SetAttr, SetTime, Timestamp};
 pub use inodes::inode_handle::InodeHandle;
 pub use io::direct::{DirectMap, Piece};
 pub use io::handle::{File, SEEK_CUR, SEEK_END, SEEK_SET};
@@ -40,6 +39,7 @@ pub use namespace::xattrs::{XATTR_CREATE, XATTR_REPLACE};
 pub use rustix::fs::OFlags;
 pub use shale_format::acl::AclKind;
 pub use shale_format::inode::flag as inode_flag;
+pub use shale_inodes::attr::{Attr, SetAttr, SetTime, Timestamp};
 pub use shale_oplog::Recent;
 pub use shale_proto::LeaseMode;
 pub use shale_session::call_frame::{panicked_after_append, stop_appending};

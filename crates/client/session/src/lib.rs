@@ -16,8 +16,8 @@
 //! | `retry`, `call_frame` | what one call meets with while it restarts; what a run of it holds of the services |
 //!
 //! A service owns its state, is built once, and knows only those above it in the table. The crate knows numbers of inodes and their bytes on
-//! media; inodes in memory, which have the state of log and volume together, are `shale_libfs`'s, and leases reach them by two traits
-//! ([`lease::LeasedInode`], [`lease::LeasedInodes`]). Called by `shale_libfs` only.
+//! media; inodes in memory, which have the state of log and volume together, are `shale_inodes`'s, and leases reach them by two traits
+//! ([`lease::LeasedInode`], [`lease::LeasedInodes`]). Called by `shale_inodes` and `shale_libfs` only.
 //!
 //! Lock order: a lock of `lease` (one thread at a time asks for the lease of an inode), then what the crate above locks of inodes, then
 //! leaves: all other locks here are held for a few instructions, and nothing is called under them. No message is sent to the daemon

@@ -8,6 +8,7 @@
 //! | [`log_reader`] | a client's log file, which it may cut short at any time |
 //! | [`credentials`] | its user and groups, and what POSIX lets them do |
 //! | [`grants`], [`asked`] | blocks and inode numbers that it was granted; files that it asked for last |
+//! | [`space_credits`] | space that clients were given for records still to come (DESIGN §16) |
 //! | [`tally`], [`bucket`] | what it wrote; how fast it may go on |
 //!
 //! Data and what is to be known of one client by itself; services that act on clients are above: `coherence` takes leases and waits for
@@ -30,6 +31,7 @@ pub mod error;
 pub mod grants;
 pub mod log_reader;
 pub mod page;
+pub mod space_credits;
 pub mod tally;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

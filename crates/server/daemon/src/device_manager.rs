@@ -10,11 +10,11 @@
 
 use crate::digest_scheduler::DigestScheduler;
 use crate::error::Result;
-use crate::space::{FreeSpace, SpaceCredits};
 use crate::stats::flash::FlashUse;
 use crate::tiering::Tiering;
 use serde::{Deserialize, Serialize};
 use shale_clients::clients::Clients;
+use shale_clients::space_credits::{FreeSpace, SpaceCredits};
 use shale_coherence::digest_stop::DigestStop;
 use shale_coherence::reclaimer::Reclaimer;
 use shale_format::TierId;

@@ -12,7 +12,7 @@
 //!
 //! A chunk that finds too few free blocks waits for a grace period, which gives out
 //! what earlier chunks freed, then runs alone, in pieces down to one transaction ([`shale_digest::digest_chunks`]).
-//! Space was reserved for every record (see [`crate::space`]), so that is enough; where a
+//! Space was reserved for every record (see [`shale_clients::space_credits`]), so that is enough; where a
 //! client has logged more than it reserved, its log waits and is tried again.
 
 mod staging;
@@ -20,13 +20,11 @@ pub(crate) mod write_back;
 
 use crate::connections::permissions::RecordValidator;
 use crate::connections::write_accounting::WriteAccounting;
-use crate::hardening::Staged;
-use crate::hardening::hardener::Hardener;
-use crate::space::{FreeSpace, SpaceCredits};
 use crate::tiering::{DirectWriteGuard, LogDigester, Tiering};
 use parking_lot::Mutex;
 use shale_clients::client::{Client, ClientState, Work};
 use shale_clients::clients::Clients;
+use shale_clients::space_credits::{FreeSpace, SpaceCredits};
 use shale_coherence::digest_queue::{Next, Queue};
 use shale_coherence::digest_stop::{DigestStop, DigestTurn};
 use shale_coherence::fence::{Fence, is_over};
@@ -38,6 +36,8 @@ use shale_digest::{
 };
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{Ino, LogPos};
+use shale_hardening::Staged;
+use shale_hardening::hardener::Hardener;
 use shale_sys::{Clock, failpoints, mutants};
 use shale_volume::{Volume, VolumeError};
 use std::ops::Range;

@@ -2,18 +2,16 @@
 //!
 //! It admits clients, grants leases, decides when logs are digested, has data moved between tiers, and recovers what a
 //! crash left. `cli` starts it for a mount, `bench` and the tests start it in their own process. It calls `clients`, `coherence`, `recovery`,
-//! `digest`, `tiering`, `pool`, `volume`, `oplog` and the media, and never `libfs`: the two meet in messages (`proto`) and bytes on media.
+//! `hardening`, `digest`, `tiering`, `scrub`, `pool`, `volume`, `oplog` and the media, and never `libfs`: the two meet in messages (`proto`) and bytes on media.
 //!
 //! | Module | What it owns |
 //! | --- | --- |
 //! | [`daemon`], [`config`], `opening`, `services` | start and end of a daemon, its settings, its services and threads |
 //! | `connections` | clients: attach, requests, permissions, logs, write accounting, rate limits |
 //! | `digest_scheduler` | when a log is digested, and what follows from each chunk |
-//! | `hardening` | volumes without NVM: staging logs, checkpoints of the memory tier |
-//! | `space`, `reservations` | space credits: ENOSPC comes at the call, never at digest (DESIGN §16) |
+//! | `reservations` | space for records to come: ENOSPC comes at the call, never at digest (DESIGN §16) |
 //! | `tiering_host` | what tiering asks of the other services |
 //! | `device_manager`, `placement` | devices that come and go; where a file's blocks are |
-//! | [`scrub`] | verifying the checksums of a mounted volume |
 //! | [`stats`], `rate_sampler` | what `status` shows |
 //!
 //! No service reaches all others: each is given the ones it needs when it is made (`services`), which also states the
@@ -28,14 +26,11 @@ pub mod daemon;
 mod device_manager;
 mod digest_scheduler;
 pub mod error;
-mod hardening;
 mod opening;
 mod placement;
 mod rate_sampler;
 mod reservations;
-pub mod scrub;
 mod services;
-mod space;
 pub mod stats;
 mod tiering_host;
 #[cfg(test)]
@@ -44,6 +39,7 @@ mod tiering_tests;
 pub use shale_clients::tally::Written;
 pub use shale_coherence::lease_table::LeaseHook;
 pub use shale_recovery::recover::RecoveryReport;
+pub use shale_scrub as scrub;
 pub use shale_tiering as tiering;
 
 pub use config::{DaemonConfig, FixedLogs, LogMap, WriteBackTimes};
@@ -51,11 +47,11 @@ pub use connections::limits::{Limits, RATE_MIN, Whose};
 pub use daemon::Daemon;
 pub use device_manager::DeviceReport;
 pub use error::{DaemonError, Result};
-pub use hardening::checkpointer::StagedStatus;
 pub use opening::recover_only;
 pub use placement::{PARTS_MAX, PlacementPart};
 pub use rate_sampler::RateStatus;
 pub use scrub::{ScrubProgress, ScrubReport};
+pub use shale_hardening::checkpointer::StagedStatus;
 pub use stats::Status;
 pub use stats::flash::FlashUse;
 pub use stats::tiers::{DeviceStatus, MigrationStatus, TierStatus};

@@ -1,9 +1,9 @@
 //! Space that clients reserve for records still to come, and what `statfs` tells of it.
 
-use crate::space::{FreeSpace, SpaceCredits};
 use crate::tiering::{SPACE_WAIT, Tiering};
 use shale_clients::client::Client;
 use shale_clients::clients::Clients;
+use shale_clients::space_credits::{FreeSpace, SpaceCredits};
 use shale_coherence::digest_queue::Queue;
 use shale_coherence::reclaimer::Reclaimer;
 use shale_format::limits::BLOCK_BYTES;
@@ -77,7 +77,8 @@ impl SpaceReservations {
     /// Space as `statfs` tells it: free is what could be reserved, by a client that
     /// waits until what was freed is released too.
     pub(crate) fn statfs(&self) -> Space {
-        let supply = FreeSpace::once_released(&self.volume, &self.reclaimer);
+        let supply = { &self.reclaimer }
+            .with_deferred(|deferred| FreeSpace::once_released(&self.volume, deferred));
         let blocks = &supply.blocks;
         let available = self.credits.available(&supply);
         let tiers = self.volume.lower_tiers();

@@ -2,15 +2,15 @@
 
 use crate::connections::direct_mappings::Mappings;
 use crate::connections::write_accounting::WriteAccounting;
-use crate::hardening::checkpointer::Checkpointer;
-use crate::space::{FreeSpace, SpaceCredits};
 use crate::tiering::host::{self, Reading, ReadingClient};
 use shale_clients::client::Client;
 use shale_clients::clients::Clients;
+use shale_clients::space_credits::{FreeSpace, SpaceCredits};
 use shale_coherence::lease_manager::LeaseManager;
 use shale_coherence::reclaimer::Reclaimer;
 use shale_format::inode::Inode;
 use shale_format::{TierId, TxId};
+use shale_hardening::checkpointer::Checkpointer;
 use shale_proto::shared_pages::client_page::Read;
 use shale_sys::Clock;
 use shale_volume::{View, Volume};
@@ -82,7 +82,8 @@ pub(crate) struct NvmSpace {
 
 impl host::NvmSpace for NvmSpace {
     fn available_once_released(&self) -> u64 {
-        let supply = FreeSpace::once_released(&self.volume, &self.reclaimer);
+        let supply = { &self.reclaimer }
+            .with_deferred(|deferred| FreeSpace::once_released(&self.volume, deferred));
         self.credits.available(&supply)
     }
 

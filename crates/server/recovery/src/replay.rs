@@ -2,7 +2,7 @@
 //!
 //! Batches are taken in their order. A piece is put where it was in the ring of its log, whose slot and file are made again if the image
 //! is older than the log, and is digested before a piece of another log is: so each record finds the volume as what it builds on left it
-//! (`hardening` of the daemon). What the image has already is passed over by the digested position in its log table. After it,
+//! (`shale_hardening`). What the image has already is passed over by the digested position in its log table. After it,
 //! recovery goes on as after a kill: no record is left, slots go.
 //!
 //! Cut off by another power cut, all of it is done again from the image; by a kill, too: the memory tier counts only once the

@@ -6,7 +6,6 @@
 //! | `service` | the processes of a mount: its supervisor, its daemon |
 //! | `mounts` | what is known of mounts: the kernel's table, options, state and settings, who uses one |
 //! | `control` | how these processes talk: packets, orders, questions |
-//! | `metrics` | numbers for Prometheus |
 //!
 //! A verb that fails says what failed, why, and what to do, on one line of standard error.
 #![forbid(unsafe_code)]
@@ -14,7 +13,6 @@
 mod commands;
 mod control;
 mod failure;
-mod metrics;
 mod mounts;
 mod process;
 mod service;

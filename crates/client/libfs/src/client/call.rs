@@ -1,8 +1,8 @@
 //! One run of a call: inside the read section, with a permit for the log, on inodes in memory.
 
-use crate::inodes::node::{Node, NodeState, Nodes};
 use shale_format::LogPos;
 use shale_format::inode::flag::SYNCS;
+use shale_inodes::node::{Node, NodeState, Nodes};
 use shale_proto::LeaseMode;
 use shale_session::call_frame::CallFrame;
 use shale_session::errno::{Errno, Stop};

@@ -10,8 +10,8 @@
 //! outside of one there is what this offers besides [`CallRunner::run`], and no more.
 
 use crate::client::call::CallContext;
-use crate::inodes::node::{Node, NodeState, Nodes};
 use shale_format::LogPos;
+use shale_inodes::node::{Node, NodeState, Nodes};
 use shale_oplog::{Done, LogReservation};
 use shale_proto::message::Space;
 use shale_proto::{LeaseMode, LeaseRequestMode};
@@ -45,7 +45,7 @@ impl CallRunner {
     pub(crate) fn new(services: Services, take_rights: TakeRights) -> Self {
         Self {
             services,
-            nodes: Nodes::new(),
+            nodes: Nodes::default(),
             take_rights,
             damaged: AtomicBool::new(false),
         }

@@ -2,11 +2,11 @@
 //! kernel knows nothing of them on a mount, so whatever changes an inode asks here.
 
 use crate::client::call_runner::CallRunner;
-use crate::inodes::attr::{SetAttr, SetTime};
 use shale_format::Ino;
 use shale_format::inode::flag::{APPEND_ONLY, CHANGEABLE, DIR_SYNC, IMMUTABLE, SYNCS};
 use shale_format::inode::{Inode, time};
 use shale_format::record::{SetAttrBody, attr, record_bytes};
+use shale_inodes::attr::{SetAttr, SetTime};
 use shale_oplog::encode;
 use shale_session::caller::Caller;
 use shale_session::errno::{Errno, Result};
@@ -127,7 +127,7 @@ pub(crate) fn may_take_from(dir: &Inode, child: &Inode) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inodes::attr::Timestamp;
+    use shale_inodes::attr::Timestamp;
 
     fn with(flags: u32) -> Inode {
         Inode {

@@ -1,10 +1,10 @@
 //! An inode that a caller names by its number again and again, and what finding it came to.
 
 use crate::client::call_runner::CallRunner;
-use crate::inodes::node::Node;
 use crate::io::read::read_known;
 use crate::io::write::write_with_node;
 use crate::io::write::{WriteAccess, WriteFlags};
+use shale_inodes::node::Node;
 use shale_session::caller::Caller;
 use shale_session::errno::Result;
 use std::sync::Arc;

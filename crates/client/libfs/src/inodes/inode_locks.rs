@@ -2,7 +2,7 @@
 //! ascending inode numbers.
 
 use crate::client::call::CallContext;
-use crate::inodes::node::{Node, NodeState};
+use shale_inodes::node::{Node, NodeState};
 use shale_session::errno::{Errno, Stop};
 use shale_sys::biased_rwlock::WriteGuard;
 use std::ops::{Index, IndexMut};

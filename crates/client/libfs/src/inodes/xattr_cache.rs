@@ -1,9 +1,9 @@
 //! The extended attributes of an inode in memory: loaded when they are first asked for, and the space that a change of them needs.
 
 use crate::client::call::CallContext;
-use crate::inodes::node::{Node, NodeState};
 use shale_format::limits::{BLOCK_BYTES, XATTR_TOTAL_BYTES_MAX};
 use shale_format::xattr::{CAPABILITY, XattrEntry, Xattrs, encoded_bytes};
+use shale_inodes::node::{Node, NodeState};
 use shale_session::errno::{Errno, Result, Stop};
 use shale_session::space::reservation::blocks_bytes;
 use shale_sys::biased_rwlock::WriteGuard;

@@ -1,10 +1,10 @@
 //! Noting in a file's inode that it was read.
 
 use crate::client::call_runner::CallRunner;
-use crate::inodes::node::NodeState;
 use shale_format::Ino;
 use shale_format::inode::{flag, time};
 use shale_format::record::{SetAttrBody, attr, record_bytes};
+use shale_inodes::node::NodeState;
 use shale_oplog::encode;
 use shale_session::caller::Caller;
 use shale_session::errno::{Result, Stop};

@@ -4,9 +4,9 @@
 //! read is returned if the daemon cut this client off meanwhile.
 
 use crate::client::call::CallContext;
-use crate::inodes::node::{Node, NodeState};
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, FileBlock, TierId};
+use shale_inodes::node::{Node, NodeState};
 use shale_oplog::Source;
 use shale_session::errno::{Errno, Stop};
 use shale_session::volume_reader::whole;

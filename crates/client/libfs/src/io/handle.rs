@@ -2,10 +2,7 @@
 
 use crate::client::call::CallContext;
 use crate::client::session::Session;
-use crate::inodes::attr::{Attr, SetAttr};
-use crate::inodes::dirents::{KIND_DIR, KIND_SYMLINK};
 use crate::inodes::flags::may_write;
-use crate::inodes::node::{Node, NodeState};
 use crate::io::read::read_known;
 use crate::io::truncate_fallocate::{SEEK_DATA, SEEK_HOLE};
 use crate::io::write::{WriteFlags, write_with_node};
@@ -17,6 +14,9 @@ use crate::namespace::walk::{Origin, Target, is_sticky_and_shared, walk, walk_to
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use shale_format::limits::NAME_BYTES_MAX;
+use shale_inodes::attr::{Attr, SetAttr};
+use shale_inodes::dirents::{KIND_DIR, KIND_SYMLINK};
+use shale_inodes::node::{Node, NodeState};
 use shale_session::caller::Caller;
 use shale_session::errno::{BY_KERNEL, Errno, Result, Stop};
 use shale_session::log::client_log::Need;

@@ -1,10 +1,10 @@
 //! Reading, and looking for data and holes: calls, on what [`crate::io::content`] says where bytes lie.
 
 use crate::client::call_runner::CallRunner;
-use crate::inodes::node::Node;
 use crate::io::access_time::{note_access, wants_atime};
 use crate::io::content::{AHEAD_BYTES, copy_out, pieces, wrong_type};
 use crate::io::read_fast::read_fast;
+use shale_inodes::node::Node;
 use shale_session::caller::Caller;
 use shale_session::errno::{Errno, Result};
 use shale_session::log::client_log::Need;

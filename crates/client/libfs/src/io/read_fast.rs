@@ -3,10 +3,10 @@
 //! not, the long way (`read.rs`) restarts and finds out what to do.
 
 use crate::client::call_runner::CallRunner;
-use crate::inodes::node::{Node, NodeState};
 use crate::io::access_time::wants_atime;
 use crate::io::content::AHEAD_BYTES;
 use shale_format::{FileBlock, TierId};
+use shale_inodes::node::{Node, NodeState};
 use shale_oplog::Source;
 use shale_session::lower_tiers::lower_blocks::RUN_BYTES;
 use shale_session::volume_reader::VolumeReader;

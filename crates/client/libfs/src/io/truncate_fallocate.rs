@@ -2,9 +2,7 @@
 
 use crate::client::call::CallContext;
 use crate::client::call_runner::CallRunner;
-use crate::inodes::attr::without_set_id;
 use crate::inodes::flags::{may_change, may_write};
-use crate::inodes::node::{Node, NodeState};
 use crate::io::content::wrong_type;
 use crate::io::read::read;
 use crate::io::read::seek;
@@ -15,6 +13,8 @@ use shale_format::inode::time;
 use shale_format::limits::{BLOCK_BYTES, FILE_BYTES_MAX};
 use shale_format::record::{FallocateBody, flag, record_bytes};
 use shale_format::{FileBlock, Ino, LogPos};
+use shale_inodes::attr::without_set_id;
+use shale_inodes::node::{Node, NodeState};
 use shale_oplog::encode;
 use shale_session::caller::Caller;
 use shale_session::errno::{BY_KERNEL, Errno, Result, Stop};

@@ -15,7 +15,6 @@
 //! Nothing is different for writes of one piece.
 
 use crate::client::call_runner::CallRunner;
-use crate::inodes::node::Node;
 use crate::io::write::{
     RUNS_MAX, Stolen, WRITE_PIECE_BYTES, WriteAccess, WriteFlags, after_write, end_in_memory,
     lock_to_write, log_pieces, missing_blocks, node_to_write,
@@ -24,6 +23,7 @@ use crate::namespace::rights::takes_rights;
 use shale_format::FileBlock;
 use shale_format::limits::{BLOCK_BYTES, RECORD_ALIGN};
 use shale_format::record::{StealBody, flag, record_bytes};
+use shale_inodes::node::Node;
 use shale_oplog::CHAIN_RECORDS_MAX;
 use shale_proto::message::GRANT_BLOCKS_MAX;
 use shale_session::errno::{Errno, Result};

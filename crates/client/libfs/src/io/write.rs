@@ -7,9 +7,7 @@
 
 use crate::client::call::CallContext;
 use crate::client::call_runner::CallRunner;
-use crate::inodes::attr::without_set_id;
 use crate::inodes::flags::may_write;
-use crate::inodes::node::{Node, NodeState};
 use crate::io::content::{Piece, pieces, wrong_type};
 use crate::io::whole::write_whole;
 use crate::namespace::rights::takes_rights;
@@ -17,6 +15,8 @@ use shale_format::inode::time;
 use shale_format::limits::{BLOCK_BYTES, CHECKSUM_BYTES_MAX, FILE_BYTES_MAX};
 use shale_format::record::{StealBody, flag, record_bytes};
 use shale_format::{BlockAddr, FileBlock, Ino, LogPos};
+use shale_inodes::attr::without_set_id;
+use shale_inodes::node::{Node, NodeState};
 use shale_oplog::{Overlay, Part, Source, encode};
 use shale_session::caller::Caller;
 use shale_session::errno::{Errno, Result, Stop};

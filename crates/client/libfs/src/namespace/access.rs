@@ -3,9 +3,9 @@
 //! A caller is one user and one group; there are no further groups. The superuser may
 //! do everything but execute what nobody may execute.
 
-use crate::inodes::attr::{SetAttr, SetTime, without_set_id};
 use shale_format::acl::{Acl, permits};
 use shale_format::inode::Inode;
+use shale_inodes::attr::{SetAttr, SetTime, without_set_id};
 use shale_session::caller::Caller;
 use shale_session::errno::{Errno, Result};
 
@@ -83,7 +83,7 @@ pub(crate) fn may_set(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inodes::attr::Timestamp;
+    use shale_inodes::attr::Timestamp;
 
     fn inode(mode: u32, uid: u32, gid: u32) -> Inode {
         Inode {

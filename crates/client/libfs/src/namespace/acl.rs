@@ -6,10 +6,7 @@
 
 use crate::client::call::CallContext;
 use crate::client::call_runner::CallRunner;
-use crate::inodes::attr::SetAttr;
-use crate::inodes::attr::changed;
 use crate::inodes::flags::may_change;
-use crate::inodes::node::NodeState;
 use crate::inodes::xattr_cache::{blocks, load_xattrs, most_blocks, space_for, with_xattrs};
 use crate::namespace::access::{WRITE, may};
 use crate::namespace::path_cache::PathCache;
@@ -18,6 +15,9 @@ use shale_format::acl::{Acl, AclError, AclKind, matters, permits};
 use shale_format::inode::time;
 use shale_format::record::{SetAttrBody, XattrBody, record_bytes};
 use shale_format::xattr::{Xattrs, encoded_bytes};
+use shale_inodes::attr::SetAttr;
+use shale_inodes::attr::changed;
+use shale_inodes::node::NodeState;
 use shale_oplog::encode;
 use shale_session::caller::Caller;
 use shale_session::errno::{Errno, Result, Stop};

@@ -2,8 +2,6 @@
 
 use crate::client::call::CallContext;
 use crate::client::call_runner::CallRunner;
-use crate::inodes::attr::changed;
-use crate::inodes::attr::{Attr, SetAttr, SetTime};
 use crate::inodes::flags::may_set;
 use crate::inodes::xattr_cache::has_capability;
 use crate::io::content::read_target;
@@ -13,6 +11,8 @@ use crate::namespace::path_cache::PathCache;
 use shale_format::Ino;
 use shale_format::limits::{BLOCK_BYTES, NAME_BYTES_MAX};
 use shale_format::record::{Kind, SetAttrBody, attr, record_bytes};
+use shale_inodes::attr::changed;
+use shale_inodes::attr::{Attr, SetAttr, SetTime};
 use shale_oplog::encode;
 use shale_session::caller::Caller;
 use shale_session::errno::{Errno, Result, Stop};

@@ -6,11 +6,7 @@
 
 use crate::client::call::CallContext;
 use crate::client::call_runner::CallRunner;
-use crate::inodes::attr::Attr;
-use crate::inodes::dir::Entry;
-use crate::inodes::dirents::{FoundDirent, Slot, check_length, check_new, find, slot};
 use crate::inodes::flags::may_add_to;
-use crate::inodes::node::{Node, NodeState};
 use crate::inodes::xattr_cache::{load_xattrs, most_blocks};
 use crate::io::truncate_fallocate::truncate;
 use crate::namespace::acl::{Inherited, acl};
@@ -22,6 +18,10 @@ use shale_format::limits::{LINKS_MAX, SYMLINK_BYTES_MAX};
 use shale_format::record::{CreateBody, XattrBody, record_bytes};
 use shale_format::xattr::{Xattrs, encoded_bytes};
 use shale_format::{DirKey, Ino, LogPos};
+use shale_inodes::attr::Attr;
+use shale_inodes::dir::Entry;
+use shale_inodes::dirents::{FoundDirent, Slot, check_length, check_new, find, slot};
+use shale_inodes::node::{Node, NodeState};
 use shale_oplog::{Part, Source, encode};
 use shale_session::caller::Caller;
 use shale_session::errno::{Errno, Result, Stop};

@@ -6,10 +6,10 @@
 
 use crate::client::call::CallContext;
 use crate::client::call_runner::CallRunner;
-use crate::inodes::attr::Attr;
-use crate::inodes::dir::{Change, DirState};
-use crate::inodes::dirents::KIND_DIR;
 use shale_format::{DirKey, Ino};
+use shale_inodes::attr::Attr;
+use shale_inodes::dir::{Change, DirState};
+use shale_inodes::dirents::KIND_DIR;
 use shale_session::caller::Caller;
 use shale_session::errno::final_errno;
 use shale_session::errno::{Result, Stop};
@@ -231,8 +231,8 @@ fn attr_at_hand(calls: &CallRunner, kernel: &KernelRefs, ino: u64) -> Result<Opt
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inodes::dir::Entry;
     use shale_format::LogPos;
+    use shale_inodes::dir::Entry;
     use std::collections::BTreeMap;
 
     fn dirent(key: u64) -> Dirent {

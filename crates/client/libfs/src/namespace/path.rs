@@ -9,8 +9,6 @@ mod path_xattrs;
 
 use crate::client::call_runner::CallRunner;
 use crate::client::session::Session;
-use crate::inodes::attr::{Attr, SetAttr, SetTime};
-use crate::inodes::dirents::{KIND_DIR, check_length, check_new};
 use crate::io::content::wrong_type;
 use crate::io::handle::{File, open_file};
 use crate::io::truncate_fallocate::truncate_where;
@@ -27,6 +25,8 @@ use crate::namespace::walk::{Last, Origin, Target, split, walk, walk_to_change};
 use rustix::fs::OFlags;
 use shale_format::Ino;
 use shale_format::limits::{NAME_BYTES_MAX, PATH_BYTES_MAX};
+use shale_inodes::attr::{Attr, SetAttr, SetTime};
+use shale_inodes::dirents::{KIND_DIR, check_length, check_new};
 use shale_session::caller::Caller;
 use shale_session::errno::{Errno, Result, Stop};
 use shale_session::log::client_log::Need;

@@ -11,8 +11,8 @@
 //! Files come and go without ending entries: the last component of a path is never
 //! part of one. The table's locks are leaves.
 
-use crate::inodes::dirents::{KIND_DIR, KIND_SYMLINK};
 use parking_lot::RwLock;
+use shale_inodes::dirents::{KIND_DIR, KIND_SYMLINK};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};

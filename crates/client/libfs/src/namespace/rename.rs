@@ -6,10 +6,8 @@
 
 use crate::client::call::CallContext;
 use crate::client::call_runner::CallRunner;
-use crate::inodes::dirents::{FoundDirent, KIND_DIR, Slot, check_length, check_new, slot};
 use crate::inodes::flags::{may_add_to, may_take_from};
 use crate::inodes::inode_locks::Locked;
-use crate::inodes::node::{Node, NodeState};
 use crate::namespace::create_lookup::{Fresh, add_entry, create_body, new_numbered, take_entry};
 use crate::namespace::names::Names;
 use crate::namespace::path_cache::PathCache;
@@ -19,6 +17,8 @@ use shale_format::inode::{Inode, time};
 use shale_format::limits::{DEPTH_MAX, LINKS_MAX};
 use shale_format::record::{RenameBody, flag, record_bytes};
 use shale_format::{DirKey, Ino, LogPos};
+use shale_inodes::dirents::{FoundDirent, KIND_DIR, Slot, check_length, check_new, slot};
+use shale_inodes::node::{Node, NodeState};
 use shale_oplog::{Part, encode};
 use shale_session::caller::Caller;
 use shale_session::errno::{Errno, Result, Stop};

@@ -14,14 +14,14 @@
 
 use crate::client::call::CallContext;
 use crate::client::call_runner::CallRunner;
-use crate::inodes::attr::changed;
-use crate::inodes::attr::{SetAttr, without_set_id};
-use crate::inodes::node::NodeState;
 use crate::inodes::xattr_cache::{has_capability, with_xattrs};
 use crate::namespace::xattrs::remove_xattr;
 use shale_format::Ino;
 use shale_format::record::{SetAttrBody, XattrBody, record_bytes};
 use shale_format::xattr::CAPABILITY;
+use shale_inodes::attr::changed;
+use shale_inodes::attr::{SetAttr, without_set_id};
+use shale_inodes::node::NodeState;
 use shale_oplog::encode;
 use shale_session::caller::Caller;
 use shale_session::errno::{BY_KERNEL, Result, Stop};

@@ -9,11 +9,8 @@
 
 use crate::client::call::CallContext;
 use crate::client::call_runner::CallRunner;
-use crate::inodes::attr::Attr;
-use crate::inodes::dirents::{FoundDirent, Slot, check_length, check_new, find, slot};
 use crate::inodes::flags::{may_add_to, may_change, may_take_from};
 use crate::inodes::inode_locks::Locked;
-use crate::inodes::node::{Node, NodeState};
 use crate::namespace::create_lookup::made_before;
 use crate::namespace::create_lookup::{add_entry, take_entry};
 use crate::namespace::path_cache::PathCache;
@@ -22,6 +19,9 @@ use shale_format::inode::{flag as inode_flag, time};
 use shale_format::limits::LINKS_MAX;
 use shale_format::record::{LinkBody, flag, record_bytes};
 use shale_format::{DirKey, Ino, LogPos};
+use shale_inodes::attr::Attr;
+use shale_inodes::dirents::{FoundDirent, Slot, check_length, check_new, find, slot};
+use shale_inodes::node::{Node, NodeState};
 use shale_oplog::{Overlay, encode};
 use shale_session::caller::Caller;
 use shale_session::errno::{Errno, Result, Stop};

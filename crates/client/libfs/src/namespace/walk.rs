@@ -6,13 +6,13 @@
 //! needs, and the run restarts if they stand for something else by then.
 
 use crate::client::call::CallContext;
-use crate::inodes::dirents::{KIND_DIR, KIND_SYMLINK, check_length, find};
 use crate::io::content::read_target;
 use crate::namespace::access::EXECUTE;
 use crate::namespace::acl::may_access;
 use crate::namespace::path_cache::{CachedPath, Passed, PathCache};
 use shale_format::Ino;
 use shale_format::limits::PATH_BYTES_MAX;
+use shale_inodes::dirents::{KIND_DIR, KIND_SYMLINK, check_length, find};
 use shale_proto::LeaseMode;
 use shale_session::errno::{BY_KERNEL, Errno, Stop};
 

@@ -3,7 +3,6 @@
 use crate::client::call::CallContext;
 use crate::client::call_runner::CallRunner;
 use crate::inodes::flags::may_change;
-use crate::inodes::node::NodeState;
 use crate::inodes::xattr_cache::{space_for, with_xattrs};
 use crate::namespace::acl::check_value;
 use crate::namespace::acl::set_acl;
@@ -15,6 +14,7 @@ use shale_format::inode::time;
 use shale_format::limits::{XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
 use shale_format::record::{XattrBody, record_bytes};
 use shale_format::xattr::Xattrs;
+use shale_inodes::node::NodeState;
 use shale_oplog::encode;
 use shale_session::caller::Caller;
 use shale_session::errno::{Errno, Result, Stop};

@@ -3,19 +3,19 @@
 use crate::connections::attach::{Refusal, Requester};
 use crate::connections::direct_mappings::note_segments;
 use crate::error::DaemonError;
-use crate::hardening::NotHardened;
 use crate::services::Services;
-use crate::space::FreeSpace;
 use crate::stats::Observer;
 use crate::tiering::Unsent;
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
 use shale_clients::client::{Client, Transport};
+use shale_clients::space_credits::FreeSpace;
 use shale_coherence::digest_stop::DigestStop;
 use shale_coherence::lease_manager::NoLease;
 use shale_coherence::lease_table::{LeaseRequest, Mediated};
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, Ino};
+use shale_hardening::NotHardened;
 use shale_proto::message::{
     Attached, BlockRun, DESCRIPTORS_MAX, GRANT_AHEAD_BLOCKS, GRANT_BLOCKS_MAX,
 };

@@ -12,7 +12,7 @@
 //!
 //! What it was granted before there was a limit it is asked to return then, since nobody counted it.
 //!
-//! The same word has a client pause that takes space faster than digest gives it back (see [`crate::space`]).
+//! The same word has a client pause that takes space faster than digest gives it back (see [`shale_clients::space_credits`]).
 //!
 //! A client that does not look at the word is limited by nothing but its log. It runs as a user
 //! who may attach, and hurts only that user's own limit.

@@ -7,16 +7,16 @@
 //! right by POSIX, which is decided again here. A descriptor opened before a `chmod` writes on,
 //! legally: so a client may write what its user could write once, since it has held a lease.
 
-use crate::hardening::NotHardened;
-use crate::hardening::hardener::Hardener;
-use crate::space::SpaceCredits;
 use crate::tiering::DirectPlacement;
 use shale_clients::client::Client;
+use shale_clients::space_credits::SpaceCredits;
 use shale_coherence::lease_manager::LeaseManager;
 use shale_digest::{AccessPolicy, Change, DigestError, NewRun, Placement};
 use shale_format::inode::Inode;
 use shale_format::staged::PlacedEntry;
 use shale_format::{Ino, LogPos};
+use shale_hardening::NotHardened;
+use shale_hardening::hardener::Hardener;
 use shale_proto::LeaseMode;
 use shale_sys::mutants;
 use shale_volume::Run;

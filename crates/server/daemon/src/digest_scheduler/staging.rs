@@ -1,14 +1,13 @@
-//! Digests of a volume whose logs lie in memory: hardened first, and what frees the staging area ([`crate::hardening`]).
+//! Digests of a volume whose logs lie in memory: hardened first, and what frees the staging area ([`shale_hardening`]).
 
 use super::DigestScheduler;
-use crate::hardening::NotHardened;
-use crate::hardening::Staged;
-use crate::hardening::checkpointer::StagedStatus;
 use crate::tiering::DirectWriteGuard;
 use shale_clients::client::{Client, Work};
 use shale_coherence::digest_stop::DigestStop;
 use shale_digest::{DigestError, digest_chunks};
 use shale_format::{Durability, LogPos, ORDERED_AGE};
+use shale_hardening::checkpointer::StagedStatus;
+use shale_hardening::{NotHardened, Staged};
 use shale_persist::staged::PersistError;
 use shale_sys::mutants;
 use std::ops::Range;

@@ -7,11 +7,11 @@
 
 use super::DigestScheduler;
 use crate::config::WriteBackTimes;
-use crate::hardening::{NotHardened, StopFlag};
 use serde::Serialize;
 use shale_clients::client::Client;
 use shale_format::Durability;
-use shale_sys::mutants;
+use shale_hardening::NotHardened;
+use shale_sys::{StopFlag, mutants};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -12,13 +12,13 @@ use crate::control::ask;
 use crate::control::fields::list;
 use crate::control::packet::{self, Report};
 use crate::failure::{Failure, Result};
-use crate::metrics;
 use crate::mounts::mount_options::{self, Given};
 use crate::mounts::mount_table;
 use crate::mounts::state::StateDir;
 use crate::service::supervise::{self, Front, Wanted};
 use crate::terminal::{note, print_json, say};
 use shale_fuse::MountOptions;
+use shale_metrics::Address;
 use shale_pool::VolumeFile;
 use shale_sys::size;
 use std::os::fd::OwnedFd;
@@ -59,7 +59,7 @@ pub struct Args {
     foreground: bool,
     /// Serve metrics for Prometheus there: IP:PORT (port 0: any) or unix:PATH
     #[arg(long, value_name = "ADDRESS")]
-    metrics: Option<metrics::Address>,
+    metrics: Option<Address>,
     /// Mount without devices that are not there
     #[arg(long)]
     degraded: bool,

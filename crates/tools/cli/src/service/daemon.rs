@@ -7,12 +7,12 @@
 use crate::control::admin_server;
 use crate::control::packet::{self, FromDaemon, Start, ToDaemon};
 use crate::failure::{Failure, Result};
-use crate::metrics;
 use crate::mounts::mount_options;
 use crate::mounts::settings::{LIMITS_FILE, SPEED_FILE, load};
 use crate::mounts::state::StateDir;
 use crate::service::kernel_caches::{KernelCaches, Sweeper};
 use crate::service::log_file::{LogFile, tracing_to};
+use crate::service::metrics;
 use rustix::process::Signal;
 use shale_daemon::{Daemon, DaemonConfig, DaemonError};
 use shale_fuse::{Ended, MountInfo, READERS_MAX, ServeOptions, ShaleFs};

@@ -1,12 +1,12 @@
 //! Attributes, extended attributes, access control lists and flags of inodes, and making them durable.
 
 use super::Session;
-use crate::inodes::attr::{Attr, SetAttr};
 use crate::inodes::flags;
 use crate::namespace::attributes::{self, StatFs};
 use crate::namespace::{acl, xattrs};
 use shale_format::LogPos;
 use shale_format::acl::AclKind;
+use shale_inodes::attr::{Attr, SetAttr};
 use shale_session::caller::Caller;
 use shale_session::errno::Result;
 use shale_session::log::client_log::Promise;

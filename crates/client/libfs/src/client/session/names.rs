@@ -1,10 +1,10 @@
 //! Looking names up, making, moving, removing and listing them, by inode number; and the tree by path.
 
 use super::Session;
-use crate::inodes::attr::Attr;
 use crate::namespace::list::DirEntry;
 use crate::namespace::path::Tree;
 use crate::namespace::{create_lookup, list, rename, unlink_link};
+use shale_inodes::attr::Attr;
 use shale_session::caller::Caller;
 use shale_session::errno::Result;
 use std::sync::Arc;

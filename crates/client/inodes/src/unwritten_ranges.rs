@@ -7,14 +7,14 @@ use std::ops::Range;
 
 /// Ranges of file blocks.
 #[derive(Default)]
-pub(crate) struct UnwrittenRanges {
+pub struct UnwrittenRanges {
     ranges: RangeSet<u64>,
     newest: LogPos,
 }
 
 impl UnwrittenRanges {
     /// Adds blocks, by the record that ends at `end`.
-    pub(crate) fn add(&mut self, blocks: Range<u64>, end: LogPos) {
+    pub fn add(&mut self, blocks: Range<u64>, end: LogPos) {
         if !blocks.is_empty() {
             self.ranges.insert(blocks);
             self.newest = self.newest.max(end);
@@ -22,14 +22,14 @@ impl UnwrittenRanges {
     }
 
     /// Takes blocks away: they were cut off or punched out.
-    pub(crate) fn remove(&mut self, blocks: Range<u64>) {
+    pub fn remove(&mut self, blocks: Range<u64>) {
         if !blocks.is_empty() {
             self.ranges.remove(blocks);
         }
     }
 
     /// Number of blocks of `blocks` that are here.
-    pub(crate) fn count(&self, blocks: Range<u64>) -> u64 {
+    pub fn count(&self, blocks: Range<u64>) -> u64 {
         if blocks.is_empty() {
             return 0;
         }
@@ -40,7 +40,7 @@ impl UnwrittenRanges {
     }
 
     /// Forgets everything once the volume has all of it.
-    pub(crate) fn purge_below(&mut self, digested: LogPos) {
+    pub fn purge_below(&mut self, digested: LogPos) {
         if self.newest <= digested {
             self.ranges.clear();
         }

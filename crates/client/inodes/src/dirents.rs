@@ -3,7 +3,7 @@
 //! A change in memory decides about its key; keys without a change are as the tree has
 //! them. The caller holds the directory's lock.
 
-use crate::inodes::node::NodeState;
+use crate::node::NodeState;
 use shale_format::DirKey;
 use shale_format::limits::NAME_BYTES_MAX;
 use shale_session::errno::{Errno, Stop};
@@ -11,7 +11,7 @@ use shale_session::volume_reader::VolumeReader;
 
 /// An entry that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FoundDirent {
+pub struct FoundDirent {
     /// Its place in the directory.
     pub key: DirKey,
     /// The inode it names.
@@ -21,19 +21,21 @@ pub(crate) struct FoundDirent {
 }
 
 /// `d_type` of a directory.
-pub(crate) const KIND_DIR: u8 = 4;
+pub const KIND_DIR: u8 = 4;
 /// `d_type` of a symbolic link.
-pub(crate) const KIND_SYMLINK: u8 = 10;
+pub const KIND_SYMLINK: u8 = 10;
 
 impl FoundDirent {
-    pub(crate) fn is_dir(&self) -> bool {
+    /// Whether it names a directory.
+    #[inline]
+    pub fn is_dir(&self) -> bool {
         self.kind == KIND_DIR
     }
 }
 
 /// The entry or the place of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Slot {
+pub enum Slot {
     /// The name is there.
     Taken(FoundDirent),
     /// It is not; an entry for it would get this key.
@@ -41,7 +43,10 @@ pub(crate) enum Slot {
 }
 
 /// The entry `name` of a directory.
-pub(crate) fn find(
+///
+/// # Errors
+/// The volume cannot be read.
+pub fn find(
     volume: &VolumeReader,
     dir: &NodeState,
     name: &[u8],
@@ -70,9 +75,11 @@ pub(crate) fn find(
     }))
 }
 
-/// The entry `name` of a directory, or the lowest key that is free for it. `ENOSPC` if
-/// all names with this hash that can be distinguished are there.
-pub(crate) fn slot(
+/// The entry `name` of a directory, or the lowest key that is free for it.
+///
+/// # Errors
+/// `ENOSPC` if all names with this hash that can be distinguished are there; the volume cannot be read.
+pub fn slot(
     volume: &VolumeReader,
     dir: &NodeState,
     name: &[u8],
@@ -113,7 +120,10 @@ pub(crate) fn slot(
 }
 
 /// Refuses a name that is too long to be looked for.
-pub(crate) fn check_length(name: &[u8]) -> std::result::Result<(), Errno> {
+///
+/// # Errors
+/// `ENAMETOOLONG`.
+pub fn check_length(name: &[u8]) -> std::result::Result<(), Errno> {
     if name.len() > NAME_BYTES_MAX {
         Err(Errno::NAMETOOLONG)
     } else {
@@ -122,7 +132,10 @@ pub(crate) fn check_length(name: &[u8]) -> std::result::Result<(), Errno> {
 }
 
 /// Refuses a name that no new entry can have.
-pub(crate) fn check_new(name: &[u8]) -> std::result::Result<(), Errno> {
+///
+/// # Errors
+/// `ENOENT`, `EEXIST` and `EINVAL` as open(2) has them; `ENAMETOOLONG`.
+pub fn check_new(name: &[u8]) -> std::result::Result<(), Errno> {
     check_length(name)?;
     match name {
         [] => Err(Errno::NOENT),

@@ -1,24 +1,12 @@
-//! Metrics for Prometheus and other readers of OpenMetrics, if `shale mount --metrics` asks for them.
-//!
-//! * `sheet`: what is exported, under which names;
-//! * `address`: where it is served;
-//! * `http`: the server, a few threads that answer one request each.
-//!
-//! Served by the daemon's process, which knows the numbers. There is no login: any process that reaches the
-//! address may read them.
-
-mod address;
-mod http;
-mod sheet;
+//! Metrics of a mount, if `shale mount --metrics` asks for them: served by its daemon, found by a file beside its state.
 
 use crate::failure::{Failure, Result};
 use crate::mounts::settings;
 use shale_daemon::Daemon;
+use shale_metrics::{Address, Listener};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-
-pub use address::Address;
 
 /// File beside the state of the mount that says where metrics are.
 const FILE: &str = "metrics";
@@ -43,7 +31,7 @@ pub fn serve(wanted: &str, state_dir: &Path, daemon: &Arc<Daemon>) -> Result<()>
         address = last;
     }
     let failed = format!("metrics at {address}");
-    let listener = http::Listener::bind(&address).map_err(Failure::because(&failed))?;
+    let listener = Listener::bind(&address).map_err(Failure::because(&failed))?;
     let here = listener
         .address(&address)
         .map_err(Failure::because(&failed))?;
@@ -51,9 +39,9 @@ pub fn serve(wanted: &str, state_dir: &Path, daemon: &Arc<Daemon>) -> Result<()>
     settings::write(&state_dir.join(FILE), text.as_bytes(), 0o644)
         .map_err(Failure::because(&failed))?;
     let daemon = Arc::downgrade(daemon);
-    http::serve(listener, move || {
+    shale_metrics::serve(listener, move || {
         let daemon = daemon.upgrade()?;
-        sheet::text(&daemon.status_values()).ok()
+        shale_metrics::text(&daemon.status_values()).ok()
     })
     .map_err(Failure::because(&failed))?;
     tracing::info!("metrics at {here}");

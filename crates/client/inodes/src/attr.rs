@@ -50,7 +50,8 @@ pub struct Attr {
 const DIR_ENTRY_BYTES: u64 = 32;
 
 impl Attr {
-    pub(crate) fn of(inode: &Inode, blocks: u64) -> Self {
+    /// What `stat` tells of an inode that has `blocks` blocks of 4 KiB in use.
+    pub fn of(inode: &Inode, blocks: u64) -> Self {
         let at = |which: usize| Timestamp {
             sec: inode.time_s[which],
             nsec: inode.time_ns[which],
@@ -116,7 +117,7 @@ pub struct SetAttr {
 }
 
 /// The mode that is left after a write by somebody without privilege who is in the file's group.
-pub(crate) fn without_set_id(mode: u32) -> u32 {
+pub fn without_set_id(mode: u32) -> u32 {
     let mode = mode & !0o4000;
     if mode & 0o010 != 0 {
         mode & !0o2000
@@ -126,7 +127,7 @@ pub(crate) fn without_set_id(mode: u32) -> u32 {
 }
 
 /// The inode after `set`, and the record that says so; `valid` 0: nothing changes.
-pub(crate) fn changed(old: &Inode, set: &SetAttr, now_ns: i64) -> (Inode, SetAttrBody) {
+pub fn changed(old: &Inode, set: &SetAttr, now_ns: i64) -> (Inode, SetAttrBody) {
     let mut new = *old;
     let mut valid = 0;
     let (uid, gid) = (

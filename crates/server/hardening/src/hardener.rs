@@ -13,9 +13,9 @@
 //! The first failed write ends it for good: nobody knows what the device holds then. Every waiter and every later call gets the
 //! error; what was hardened before stays.
 
-use crate::hardening::commit_times::{CommitTimes, CommitTimesStatus};
-use crate::hardening::taken::{NotHardened, Taken, read, take};
-use crate::hardening::waiters::{State, Waiter};
+use crate::commit_times::{CommitTimes, CommitTimesStatus};
+use crate::taken::{NotHardened, Taken, read, take};
+use crate::waiters::{State, Waiter};
 use parking_lot::Mutex;
 use shale_clients::client::Client;
 use shale_clients::clients::Clients;
@@ -49,10 +49,10 @@ pub(crate) struct Kept {
 }
 
 /// A log, and the position before which its records are waited for.
-pub(crate) type Awaited = (Arc<Client>, u64);
+pub type Awaited = (Arc<Client>, u64);
 
 /// See the module.
-pub(crate) struct Hardener {
+pub struct Hardener {
     area: Arc<StagedArea>,
     clients: Arc<Clients>,
     volume: Arc<Volume>,
@@ -73,7 +73,8 @@ pub(crate) struct Hardener {
 }
 
 impl Hardener {
-    pub(crate) fn new(
+    /// One for the logs of `clients`, which writes to `area` and pins zones of `volume`.
+    pub fn new(
         area: Arc<StagedArea>,
         clients: Arc<Clients>,
         volume: Arc<Volume>,
@@ -97,7 +98,7 @@ impl Hardener {
     }
 
     /// Most bytes of a log whose every transaction fits a batch: one takes a quarter of a log at most.
-    pub(crate) fn ring_bytes_max(&self) -> u64 {
+    pub fn ring_bytes_max(&self) -> u64 {
         self.area.batch_bytes_max() as u64 * PERMIT_PART
     }
 
@@ -106,22 +107,28 @@ impl Hardener {
     }
 
     /// Returns when the records of `client` before `upto` survive a power cut, or all that it has published if that is less.
-    pub(crate) fn harden(&self, client: &Arc<Client>, upto: u64) -> Result<(), NotHardened> {
+    ///
+    /// # Errors
+    /// The staging area is full, the log holds no record where it should, or the device has failed, now or before: see [`NotHardened`]. What was
+    /// hardened before stays so.
+    pub fn harden(&self, client: &Arc<Client>, upto: u64) -> Result<(), NotHardened> {
         self.harden_log(client, upto, Waiter::Call)
     }
 
     /// As [`Self::harden`], for a digest: calls do not wait for it.
-    pub(crate) fn harden_to_digest(
-        &self,
-        client: &Arc<Client>,
-        upto: u64,
-    ) -> Result<(), NotHardened> {
+    ///
+    /// # Errors
+    /// As there.
+    pub fn harden_to_digest(&self, client: &Arc<Client>, upto: u64) -> Result<(), NotHardened> {
         self.harden_log(client, upto, Waiter::Digest)
     }
 
     /// Returns when the records of `client` before `upto` survive a power cut, of which a digest has written `placed` below NVM, durable:
     /// ascending, none twice.
-    pub(crate) fn harden_placed(
+    ///
+    /// # Errors
+    /// As [`Self::harden`].
+    pub fn harden_placed(
         &self,
         client: &Arc<Client>,
         upto: u64,
@@ -150,7 +157,7 @@ impl Hardener {
 
     /// What every client has published by now: the logs for [`Self::harden_all`]. One that is leaving is among them until its
     /// log is in the volume, which it is not before it is hardened.
-    pub(crate) fn published(&self) -> Vec<Awaited> {
+    pub fn published(&self) -> Vec<Awaited> {
         let clients = self.clients.snapshot().into_iter();
         clients
             .map(|client| {
@@ -162,7 +169,10 @@ impl Hardener {
 
     /// Returns when all of `logs` survive a power cut. One that holds no record where it should is passed over: nothing that a call
     /// returned from is in it, and others must not lose their promise by it.
-    pub(crate) fn harden_all(&self, logs: &[Awaited]) -> Result<(), NotHardened> {
+    ///
+    /// # Errors
+    /// As [`Self::harden`], of any of them; the others may be hardened.
+    pub fn harden_all(&self, logs: &[Awaited]) -> Result<(), NotHardened> {
         let is_missing = |(client, upto): &&Awaited| client.hardened() < *upto;
         let missing: Vec<Awaited> = logs.iter().filter(is_missing).cloned().collect();
         match missing.is_empty() {
@@ -172,7 +182,7 @@ impl Hardener {
     }
 
     /// Notes for `status` that everything that was published at this monotonic time is hardened.
-    pub(crate) fn note_all_hardened(&self, at_ns: u64) {
+    pub fn note_all_hardened(&self, at_ns: u64) {
         self.all_hardened_ns.fetch_max(at_ns, Ordering::Relaxed);
     }
 

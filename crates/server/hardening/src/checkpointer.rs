@@ -5,11 +5,11 @@
 //! a page that the structure of that moment leads to. When a checkpoint is durable, batches before it are free, and zones below that
 //! were without live blocks when it began may be erased: no image that a restore could take leads there any more.
 
-use super::commit_times::CommitTimesStatus;
-use super::hardener::Hardener;
-use crate::space::SpaceCredits;
+use crate::commit_times::CommitTimesStatus;
+use crate::hardener::Hardener;
 use parking_lot::Mutex;
 use serde::Serialize;
+use shale_clients::space_credits::SpaceCredits;
 use shale_nvm::Map;
 use shale_persist::staged::{DirtyPages, PAGE_BYTES, PersistError, StagedArea};
 use shale_sys::mutants;
@@ -26,7 +26,7 @@ const PENDING_PART: u64 = 8;
 const AGE_MAX_NS: u64 = 30_000_000_000;
 
 /// See the module.
-pub(crate) struct Checkpointer {
+pub struct Checkpointer {
     area: Arc<StagedArea>,
     volume: Arc<Volume>,
     map: Arc<Map>,
@@ -85,7 +85,9 @@ pub struct StagedStatus {
 }
 
 impl Checkpointer {
-    pub(crate) fn new(
+    /// One for the memory tier `map` of `volume`; `dirty` gets each page of it after it was stored to. Only this and `hardener` write to
+    /// `area`.
+    pub fn new(
         area: Arc<StagedArea>,
         volume: Arc<Volume>,
         map: Arc<Map>,
@@ -106,7 +108,7 @@ impl Checkpointer {
     }
 
     /// Whether one is due: by the staging area in use, the pages that have changed, the space that waits for it, or its age.
-    pub(crate) fn is_due(&self, now_ns: u64) -> bool {
+    pub fn is_due(&self, now_ns: u64) -> bool {
         // What was staged, or written to its place instead: a restore brings all of it into the memory tier.
         let staged = self
             .area
@@ -125,11 +127,7 @@ impl Checkpointer {
     ///
     /// # Errors
     /// The device fails: nothing is written to the area any more.
-    pub(crate) fn write(
-        &self,
-        clean: bool,
-        clock_ns: &dyn Fn() -> u64,
-    ) -> Result<(), PersistError> {
+    pub fn write(&self, clean: bool, clock_ns: &dyn Fn() -> u64) -> Result<(), PersistError> {
         let _one = self.writing.lock();
         let begun_ns = clock_ns();
         // All of it is committed.
@@ -167,7 +165,7 @@ impl Checkpointer {
     }
 
     /// The state now. `unhardened`: bytes that are published and not hardened; `now_ns`: monotonic time.
-    pub(crate) fn status(&self, unhardened: u64, now_ns: u64) -> StagedStatus {
+    pub fn status(&self, unhardened: u64, now_ns: u64) -> StagedStatus {
         let counts = self.area.counts();
         let last = *self.last.lock();
         let age_ns = match unhardened {

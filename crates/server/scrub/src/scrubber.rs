@@ -1,16 +1,6 @@
-//! `scrub`: verifies every checksum of the NVM tier's structure while the volume is in use.
-//!
-//! Superblocks, root block, log table, bitmap, every inode, every tree node, every run of
-//! extended attributes, data on lower tiers. Data on NVM has no checksum. A block of data of which there is a copy in
-//! memory (`tail_blocks`) is rewritten elsewhere. All else that is found is reported by path and not
-//! changed: `fsck --repair` does that when the volume is not mounted.
-//!
-//! One inode is read at a time, as a reader of the daemon's own: freed blocks wait for that
-//! one and not for all. Its data is read in runs, and of a run that is damaged each block. An inode that is made or changed meanwhile is looked at as it
-//! was or as it is.
+//! The walk over a volume that is in use.
 
-use crate::tiering::Tiering;
-use serde::{Deserialize, Serialize};
+use crate::report::{Damage, ScrubProgress, ScrubReport};
 use shale_clients::clients::Clients;
 use shale_coherence::reclaimer::Reclaimer;
 use shale_format::device_table::{DEVICE_TABLE_COPIES, DeviceTable};
@@ -18,9 +8,10 @@ use shale_format::inode::Inode;
 use shale_format::limits::{BLOCK_BYTES, INODES_PER_BLOCK, LOG_SLOTS};
 use shale_format::superblock::{SUPER_BLOCK, Superblock};
 use shale_format::{BlockAddr, DirKey, FileBlock, Ino, TierId, bitmap};
+use shale_tiering::Tiering;
 use shale_volume::{Run, View, Volume, VolumeError};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::{ControlFlow, Range};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,53 +23,6 @@ const REPORTED_MAX: usize = 1000;
 const RUN_BLOCKS: u64 = (1 << 20) / BLOCK_BYTES as u64;
 /// Directories on one path.
 const STEPS_MAX: usize = 4096;
-
-/// One thing whose checksum does not fit.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Damage {
-    /// What it is about: a path where one leads there, else an inode number or the name
-    /// of a structure.
-    pub object: String,
-    /// Number of the inode, if it is about one.
-    pub ino: Option<u64>,
-    /// What is wrong.
-    pub what: String,
-    /// The bytes of the file that are damaged, from the first to behind the last, if it is data.
-    #[serde(default)]
-    pub bytes: Option<Range<u64>>,
-}
-
-/// What a scrub came to.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ScrubReport {
-    /// Inodes read.
-    pub inodes: u64,
-    /// Tree nodes read.
-    pub nodes: u64,
-    /// Inodes whose extended attributes were read.
-    pub attributes: u64,
-    /// Blocks of data on lower tiers read.
-    pub data_blocks: u64,
-    /// Blocks of the bitmap read.
-    pub bitmap_blocks: u64,
-    /// Things whose checksum does not fit, listed or not.
-    pub errors: u64,
-    /// Blocks of data that did not fit and were rewritten from a copy in memory; no errors any more.
-    pub repaired_blocks: u64,
-    /// The first of them.
-    pub damage: Vec<Damage>,
-    /// Everything was looked at.
-    pub complete: bool,
-}
-
-/// How far a scrub is: blocks of the inode file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ScrubProgress {
-    /// Done.
-    pub done: u64,
-    /// Of so many, about.
-    pub of: u64,
-}
 
 /// A scrub on its way.
 struct Scrub<'a> {
@@ -94,19 +38,21 @@ struct Scrub<'a> {
 }
 
 /// Verifies a volume while it is used.
-pub(crate) struct Scrubber {
-    pub(crate) volume: Arc<Volume>,
-    pub(crate) clients: Arc<Clients>,
-    pub(crate) reclaimer: Arc<Reclaimer>,
-    pub(crate) tiering: Arc<Tiering>,
+pub struct Scrubber {
+    /// The volume.
+    pub volume: Arc<Volume>,
+    /// They know when it is being unmounted.
+    pub clients: Arc<Clients>,
+    /// Keeps what is read from being used again meanwhile.
+    pub reclaimer: Arc<Reclaimer>,
+    /// Rewrites blocks of data of which it has a copy.
+    pub tiering: Arc<Tiering>,
 }
 
 impl Scrubber {
-    /// Scrubs; stops early when the volume is being unmounted, or `progress` says so.
-    pub(crate) fn scrub(
-        &self,
-        progress: &mut dyn FnMut(ScrubProgress) -> ControlFlow<()>,
-    ) -> ScrubReport {
+    /// Scrubs; stops early when the volume is being unmounted, or `progress` says so: it is asked before each block of the inode file.
+    /// What cannot be read is in the report.
+    pub fn scrub(&self, progress: &mut dyn FnMut(ScrubProgress) -> ControlFlow<()>) -> ScrubReport {
         let mut scrub = Scrub {
             services: self,
             view: self.volume.view(),

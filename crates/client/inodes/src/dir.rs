@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 /// An entry as the log has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub struct Entry {
     /// Inode.
     pub ino: u64,
     /// `d_type`.
@@ -19,7 +19,7 @@ pub(crate) struct Entry {
 
 /// What the log says about one key: an entry, or that there is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Change {
+pub struct Change {
     /// The entry; `None`: removed.
     pub entry: Option<Entry>,
     /// Position behind the record that says so.
@@ -28,35 +28,35 @@ pub(crate) struct Change {
 
 /// The log's changes to one directory.
 #[derive(Default)]
-pub(crate) struct DirState {
+pub struct DirState {
     changes: BTreeMap<DirKey, Change>,
 }
 
 impl DirState {
     /// What the log says about `key`.
-    pub(crate) fn get(&self, key: DirKey) -> Option<&Change> {
+    pub fn get(&self, key: DirKey) -> Option<&Change> {
         self.changes.get(&key)
     }
 
     /// Changes of the group that `group` is in.
-    pub(crate) fn group(&self, group: DirKey) -> impl Iterator<Item = (DirKey, &Change)> {
+    pub fn group(&self, group: DirKey) -> impl Iterator<Item = (DirKey, &Change)> {
         let first = group.group_start();
         let last = DirKey(first.0 + DirKey::COLLISIONS);
         self.changes.range(first..last).map(|(&k, c)| (k, c))
     }
 
     /// Changes from `key` on, ascending.
-    pub(crate) fn from(&self, key: DirKey) -> impl Iterator<Item = (DirKey, &Change)> {
+    pub fn from(&self, key: DirKey) -> impl Iterator<Item = (DirKey, &Change)> {
         self.changes.range(key..).map(|(&k, c)| (k, c))
     }
 
     /// Notes an entry, or that there is none any more.
-    pub(crate) fn set(&mut self, key: DirKey, entry: Option<Entry>, end: LogPos) {
+    pub fn set(&mut self, key: DirKey, entry: Option<Entry>, end: LogPos) {
         self.changes.insert(key, Change { entry, end });
     }
 
     /// Drops what the volume has by now.
-    pub(crate) fn purge_below(&mut self, digested: LogPos) {
+    pub fn purge_below(&mut self, digested: LogPos) {
         if !self.changes.is_empty() {
             self.changes.retain(|_, c| c.end > digested);
         }

@@ -17,9 +17,8 @@
 //!
 //! [`Reply::NoSpace`]: shale_proto::Reply::NoSpace
 
+use crate::clients::LEFT_LOGS;
 use parking_lot::Mutex;
-use shale_clients::clients::LEFT_LOGS;
-use shale_coherence::reclaimer::Reclaimer;
 use shale_format::limits::BLOCK_BYTES;
 use shale_sys::mutants;
 use shale_volume::{Space as Blocks, Volume};
@@ -51,39 +50,39 @@ fn fixed_reserve(blocks: &Blocks) -> u64 {
 
 /// Free space of the volume, from which credits are given.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct FreeSpace {
-    pub(crate) blocks: Blocks,
-    pub(crate) inodes: u64,
+pub struct FreeSpace {
+    /// Blocks of NVM.
+    pub blocks: Blocks,
+    /// Inodes in use.
+    pub inodes: u64,
 }
 
 impl FreeSpace {
     /// As of now.
-    pub(crate) fn of(volume: &Volume) -> FreeSpace {
+    pub fn of(volume: &Volume) -> FreeSpace {
         FreeSpace {
             blocks: volume.space(),
             inodes: volume.inodes(),
         }
     }
 
-    /// What could be given out by a caller that waits until all that is free is released.
-    pub(crate) fn once_released(volume: &Volume, reclaimer: &Reclaimer) -> FreeSpace {
-        reclaimer.with_deferred(|deferred| {
-            let now = Self::of(volume);
-            let blocks = Blocks {
-                free: now.blocks.free + now.blocks.pending + deferred,
-                ..now.blocks
-            };
-            FreeSpace { blocks, ..now }
-        })
+    /// What could be given out by a caller that waits until all that is free is released: `deferred` blocks wait for a grace period.
+    pub fn once_released(volume: &Volume, deferred: u64) -> FreeSpace {
+        let now = Self::of(volume);
+        let blocks = Blocks {
+            free: now.blocks.free + now.blocks.pending + deferred,
+            ..now.blocks
+        };
+        FreeSpace { blocks, ..now }
     }
 
     /// Bytes kept back: the fixed reserve, and what every inode keeps for its entry among the orphans.
-    pub(crate) fn kept_back(&self) -> u64 {
+    pub fn kept_back(&self) -> u64 {
         fixed_reserve(&self.blocks) + self.inodes * ORPHAN_BYTES
     }
 
     /// Bytes that could be given out if none were.
-    pub(crate) fn whole(&self) -> u64 {
+    pub fn whole(&self) -> u64 {
         self.available(0)
     }
 
@@ -97,20 +96,20 @@ impl FreeSpace {
 
 /// Credit of all clients.
 #[derive(Default)]
-pub(crate) struct SpaceCredits {
+pub struct SpaceCredits {
     ledger: Mutex<HashMap<u32, u64>>,
 }
 
 impl SpaceCredits {
     /// Bytes outstanding in all.
-    pub(crate) fn outstanding(&self) -> u64 {
+    pub fn outstanding(&self) -> u64 {
         self.ledger.lock().values().sum()
     }
 
     /// How long a client that was given `bytes` now has to pause, in nanoseconds, while logs wait that give space back when
     /// they are digested; 0: not. As LibFS does where a log fills: from 60% in use on, and for twice as
     /// long with each 4% more, so that a writer converges to the speed of digest before it is stopped.
-    pub(crate) fn pause_ns(&self, free: &FreeSpace, bytes: u64) -> u64 {
+    pub fn pause_ns(&self, free: &FreeSpace, bytes: u64) -> u64 {
         let (whole, outstanding) = (free.whole().max(1), self.outstanding());
         let used = u128::from(outstanding) * 1000 / u128::from(whole);
         match used.min(1000).checked_sub(PAUSE_FROM) {
@@ -126,18 +125,18 @@ impl SpaceCredits {
     }
 
     /// Credit of one client.
-    pub(crate) fn of(&self, client: u32) -> u64 {
+    pub fn of(&self, client: u32) -> u64 {
         self.ledger.lock().get(&client).copied().unwrap_or(0)
     }
 
     /// Bytes that could be given out now.
-    pub(crate) fn available(&self, free: &FreeSpace) -> u64 {
+    pub fn available(&self, free: &FreeSpace) -> u64 {
         free.available(self.outstanding())
     }
 
     /// Takes blocks out of the supply with `f`, which gets the bytes that could be given
     /// out: nobody is given space meanwhile.
-    pub(crate) fn with_available<T>(
+    pub fn with_available<T>(
         &self,
         free: impl FnOnce() -> FreeSpace,
         f: impl FnOnce(u64) -> T,
@@ -153,7 +152,7 @@ impl SpaceCredits {
     ///
     /// `supply` is asked for under the lock: it must not be older than the last
     /// [`Self::release_credit`].
-    pub(crate) fn give(
+    pub fn give(
         &self,
         client: u32,
         wanted: u64,
@@ -178,29 +177,29 @@ impl SpaceCredits {
     }
 
     /// Sets aside what the records of a log need that recovery could not digest.
-    pub(crate) fn hold_for_logs(&self, bytes: u64) {
+    pub fn hold_for_logs(&self, bytes: u64) {
         *self.ledger.lock().entry(LEFT_LOGS).or_default() += bytes;
     }
 
     /// Sets aside what a digest has placed below: after a power cut a restore puts it into the memory tier, where it must find space.
-    pub(crate) fn hold_for_checkpoint(&self, bytes: u64) {
+    pub fn hold_for_checkpoint(&self, bytes: u64) {
         if bytes > 0 && !mutants::is_on("checkpoint-space") {
             *self.ledger.lock().entry(CHECKPOINT).or_default() += bytes;
         }
     }
 
     /// What is set aside until the next checkpoint.
-    pub(crate) fn held_for_checkpoint(&self) -> u64 {
+    pub fn held_for_checkpoint(&self) -> u64 {
         self.of(CHECKPOINT)
     }
 
     /// A checkpoint has so much of it.
-    pub(crate) fn checkpointed(&self, bytes: u64) {
+    pub fn checkpointed(&self, bytes: u64) {
         self.release_credit(CHECKPOINT, bytes);
     }
 
     /// Takes back credit: unused, or of records that are digested now.
-    pub(crate) fn release_credit(&self, client: u32, bytes: u64) {
+    pub fn release_credit(&self, client: u32, bytes: u64) {
         let mut ledger = self.ledger.lock();
         if let Some(credit) = ledger.get_mut(&client) {
             *credit = credit.saturating_sub(bytes);
@@ -208,7 +207,7 @@ impl SpaceCredits {
     }
 
     /// Takes back everything of a client whose log is digested to its end.
-    pub(crate) fn close(&self, client: u32) {
+    pub fn close(&self, client: u32) {
         assert_ne!(client, LEFT_LOGS, "logs that are left keep their credit");
         self.ledger.lock().remove(&client);
     }

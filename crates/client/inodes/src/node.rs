@@ -7,9 +7,9 @@
 //!
 //! Lock order: nodes by ascending inode number; then leaves; then the cache's shards.
 
-use crate::inodes::dir::DirState;
-use crate::inodes::extent_hint::ExtentHint;
-use crate::inodes::unwritten_ranges::UnwrittenRanges;
+use crate::dir::DirState;
+use crate::extent_hint::ExtentHint;
+use crate::unwritten_ranges::UnwrittenRanges;
 use parking_lot::{Mutex, RwLock};
 use shale_format::acl::AclKind;
 use shale_format::inode::Inode;
@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// What is known about one inode.
-pub(crate) struct NodeState {
+pub struct NodeState {
     /// Attributes as of now; roots and block addresses as of `epoch`.
     pub inode: Inode,
     /// Epoch in which the roots were loaded.
@@ -60,7 +60,7 @@ pub(crate) struct NodeState {
 
 impl NodeState {
     /// State of an inode that was just made.
-    pub(crate) fn fresh(inode: Inode, epoch: u64) -> Self {
+    pub fn fresh(inode: Inode, epoch: u64) -> Self {
         Self {
             inode,
             epoch,
@@ -79,7 +79,7 @@ impl NodeState {
     }
 
     /// State of an inode as the volume has it.
-    pub(crate) fn loaded(inode: Inode, epoch: u64) -> Self {
+    pub fn loaded(inode: Inode, epoch: u64) -> Self {
         let orphan = inode.flags & shale_format::inode::flag::ORPHAN != 0;
         let blocks = inode.blocks;
         Self {
@@ -113,21 +113,22 @@ impl NodeState {
     }
 
     /// Notes the access control list that a change of the mode has made.
-    pub(crate) fn note_acl(&mut self, value: Option<Vec<u8>>) {
+    pub fn note_acl(&mut self, value: Option<Vec<u8>>) {
         if let (Some(attrs), Some(value)) = (&mut self.xattrs, value) {
             attrs.insert(AclKind::Access.name().to_vec(), value);
         }
     }
 
     /// Notes that the log now holds a record about this inode that ends at `end`.
-    pub(crate) fn touched(&mut self, end: LogPos) {
+    #[inline]
+    pub fn touched(&mut self, end: LogPos) {
         self.newest = self.newest.max(end);
     }
 }
 
 /// Decoded leaves of a file's extent trees, as of the state's epoch.
 #[derive(Default)]
-pub(crate) struct Leaves {
+struct Leaves {
     by_start: BTreeMap<u64, LeafCover>,
 }
 
@@ -177,7 +178,7 @@ fn mapping_in(leaf: &LeafCover, fb: FileBlock) -> Mapping {
 }
 
 /// One inode in memory.
-pub(crate) struct Node {
+pub struct Node {
     /// Its number.
     pub ino: u64,
     /// What is known about it.
@@ -207,7 +208,8 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(ino: u64, state: NodeState) -> Arc<Self> {
+    /// An inode in this state, without a lease.
+    pub fn new(ino: u64, state: NodeState) -> Arc<Self> {
         Arc::new(Self {
             ino,
             state: biased_rwlock::RwLock::new(state),
@@ -224,19 +226,20 @@ impl Node {
         })
     }
 
-    /// An inode as the volume has it. `ENOENT` if there is none.
-    pub(crate) fn load(volume: &VolumeReader, ino: u64, epoch: u64) -> Result<Arc<Self>, Stop> {
+    /// An inode as the volume has it.
+    ///
+    /// # Errors
+    /// `ENOENT` if there is none; the volume cannot be read.
+    pub fn load(volume: &VolumeReader, ino: u64, epoch: u64) -> Result<Arc<Self>, Stop> {
         let inode = volume.inode(ino)?.ok_or(Errno::NOENT)?;
         Ok(Self::new(ino, NodeState::loaded(inode, epoch)))
     }
 
-    /// Brings the state up to the epoch of a call, if it is older.
-    pub(crate) fn refresh(
-        &self,
-        volume: &VolumeReader,
-        epoch: u64,
-        digested: LogPos,
-    ) -> Result<(), Stop> {
+    /// Brings the state up to the epoch of a call, if it is older: what the log has up to `digested` is in the volume.
+    ///
+    /// # Errors
+    /// The volume cannot be read; the state is as before.
+    pub fn refresh(&self, volume: &VolumeReader, epoch: u64, digested: LogPos) -> Result<(), Stop> {
         let mut state = self.state.write();
         if state.epoch < epoch {
             state.refresh(volume, epoch, digested)?;
@@ -246,7 +249,10 @@ impl Node {
     }
 
     /// Replaces everything by what the volume says: the lease was elsewhere meanwhile.
-    pub(crate) fn reload(&self, volume: &VolumeReader, epoch: u64) -> Result<(), Stop> {
+    ///
+    /// # Errors
+    /// The volume cannot be read; the state is as before.
+    pub fn reload(&self, volume: &VolumeReader, epoch: u64) -> Result<(), Stop> {
         let mut state = self.state.write();
         match volume.inode(self.ino)? {
             Some(inode) => {
@@ -272,8 +278,11 @@ impl Node {
         self.nothing_from.store(u64::MAX, Ordering::Relaxed);
     }
 
-    /// What lies at file block `fb` in the volume, the log not considered.
-    pub(crate) fn map_block(
+    /// What lies at file block `fb` in the volume, the log not considered. `state` is this node's, locked by the caller.
+    ///
+    /// # Errors
+    /// The volume cannot be read.
+    pub fn map_block(
         &self,
         volume: &VolumeReader,
         state: &NodeState,
@@ -337,7 +346,7 @@ const SHARDS: usize = 64;
 const SHARD_NODES_MAX: usize = 1024;
 
 /// Every inode in memory by number.
-pub(crate) struct Nodes {
+pub struct Nodes {
     shards: [RwLock<Shard>; SHARDS],
     /// Inodes that were freed here, about in the order of the log, with the ends of the records that did it:
     /// once those are digested nothing is left that could take them for alive.
@@ -381,17 +390,19 @@ impl Shard {
     }
 }
 
-impl Nodes {
-    pub(crate) fn new() -> Self {
+impl Default for Nodes {
+    fn default() -> Self {
         Self {
             shards: std::array::from_fn(|_| RwLock::default()),
             dead: Mutex::default(),
         }
     }
+}
 
+impl Nodes {
     /// An inode was freed by a record that ends at `end`: it goes from memory when that is digested.
     /// Removes those of which that is so.
-    pub(crate) fn bury(&self, node: &Arc<Node>, end: LogPos, digested: LogPos) {
+    pub fn bury(&self, node: &Arc<Node>, end: LogPos, digested: LogPos) {
         let mut dead = self.dead.lock();
         dead.push_back((end, node.clone()));
         while dead.front().is_some_and(|(end, _)| *end <= digested) {
@@ -405,7 +416,7 @@ impl Nodes {
 
     /// Number of inodes in memory.
     #[cfg(test)]
-    pub(crate) fn count(&self) -> usize {
+    fn count(&self) -> usize {
         let nodes = |s: &RwLock<Shard>| s.read().nodes.len();
         self.shards.iter().map(nodes).sum()
     }
@@ -415,26 +426,26 @@ impl Nodes {
     }
 
     /// The node, if it is in memory.
-    pub(crate) fn get(&self, ino: u64) -> Option<Arc<Node>> {
+    pub fn get(&self, ino: u64) -> Option<Arc<Node>> {
         self.shard(ino).read().nodes.get(&ino).cloned()
     }
 
     /// Adds a node unless another thread was faster; gives the one that is there.
-    pub(crate) fn add(&self, node: Arc<Node>, digested: LogPos) -> Arc<Node> {
+    pub fn add(&self, node: Arc<Node>, digested: LogPos) -> Arc<Node> {
         let mut shard = self.shard(node.ino).write();
         shard.make_space(digested);
         shard.nodes.entry(node.ino).or_insert(node).clone()
     }
 
     /// Puts a node for an inode that was just made in the place of any old one.
-    pub(crate) fn replace(&self, node: Arc<Node>, digested: LogPos) {
+    pub fn replace(&self, node: Arc<Node>, digested: LogPos) {
         let mut shard = self.shard(node.ino).write();
         shard.make_space(digested);
         shard.nodes.insert(node.ino, node);
     }
 
     /// Removes a node whose inode is no more, unless another one has its place.
-    pub(crate) fn remove(&self, node: &Node) {
+    pub fn remove(&self, node: &Node) {
         let mut shard = self.shard(node.ino).write();
         let there = shard.nodes.get(&node.ino);
         if there.is_some_and(|n| std::ptr::eq(&**n, node)) {
@@ -471,7 +482,7 @@ mod tests {
     /// What was freed goes when its record is digested, and not before; a new inode of its number stays.
     #[test]
     fn inodes_that_are_no_more_go_from_memory() {
-        let nodes = Nodes::new();
+        let nodes = Nodes::default();
         let made = |ino| {
             let node = Node::new(ino, NodeState::fresh(Inode::free(), 0));
             nodes.replace(node.clone(), LogPos(0));

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// Why records are not hardened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum NotHardened {
+pub enum NotHardened {
     /// The staging area is full: a checkpoint has to come first.
     Full,
     /// What the client says that it has published is no log: there is no record where one should begin.

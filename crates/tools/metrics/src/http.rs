@@ -4,7 +4,7 @@
 //! it and for taking the answer. Who is slow keeps one thread for that long at most, and nobody
 //! keeps anything else of the daemon's.
 
-use super::address::Address;
+use crate::address::Address;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -23,7 +23,9 @@ const TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// A socket that listens.
 pub enum Listener {
+    /// On a port.
     Tcp(TcpListener),
+    /// On a Unix socket.
     Unix(UnixListener),
 }
 
@@ -47,6 +49,10 @@ impl Peer for UnixStream {
 }
 
 impl Listener {
+    /// Listens at an address. A Unix socket that nobody listens at any more is replaced; another file is not.
+    ///
+    /// # Errors
+    /// The address cannot be had.
     pub fn bind(address: &Address) -> io::Result<Self> {
         match address {
             Address::Tcp(address) => TcpListener::bind(address).map(Listener::Tcp),
@@ -63,6 +69,9 @@ impl Listener {
     }
 
     /// Where it listens: with the port that it got.
+    ///
+    /// # Errors
+    /// The system does not say.
     pub fn address(&self, wanted: &Address) -> io::Result<Address> {
         match self {
             Listener::Tcp(listener) => listener.local_addr().map(Address::Tcp),
@@ -79,6 +88,9 @@ impl Listener {
 }
 
 /// Answers until the process ends. `text` gives the metrics; `None`: there are none any more.
+///
+/// # Errors
+/// A thread cannot be started.
 pub fn serve(
     listener: Listener,
     text: impl Fn() -> Option<String> + Send + Sync + 'static,
