@@ -3,6 +3,7 @@
 //! Each rule is a pure function from text (or from the crate graph) to findings,
 //! so that a test can show that it fires. This file only feeds them.
 
+mod crate_sizes;
 mod cycles;
 mod edges;
 mod files;
@@ -88,6 +89,7 @@ fn all(root: &Path) -> Result<Vec<Finding>, Error> {
     findings.extend(folders::full(
         sources.iter().map(|(place, _)| place.as_str()),
     ));
+    findings.extend(crate_sizes::large(&sources));
     findings.extend(structure(&sources));
     findings.extend(allowed.unused(LONG_FUNCTIONS));
     findings.extend(walks(root)?);

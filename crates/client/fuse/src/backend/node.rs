@@ -94,7 +94,7 @@ pub struct FilePosition {
 /// Methods are called from several threads at once. Names hold no `/` and no
 /// zero byte, but may be longer than the file system allows (`ENAMETOOLONG`).
 pub trait NodeFs: Send + Sync {
-    /// Whether the caller may cache what it is told now of a name of directory `dir` that it looked up, or that the name does not exist there. What it
+    /// Whether the caller may cache the answer now about a name of directory `dir` that it looked up, be it that there is none. What it
     /// lists and makes it may.
     fn keeps_name(&self, _dir: u64, _name: &[u8]) -> bool {
         true

@@ -233,7 +233,7 @@ impl KernelCache {
         state.names.get_or_insert_default().note(name);
     }
 
-    /// Whether the kernel may keep what it is told when it asks for a name of a directory.
+    /// Whether the kernel may keep the answer when it asks for a name of a directory.
     pub(crate) fn keeps_name(&self, dir: u64, name: &[u8]) -> bool {
         let inodes = self.lock(dir);
         let names = inodes.lasting.get(&dir).and_then(|i| i.names.as_deref());

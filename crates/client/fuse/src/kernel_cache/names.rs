@@ -80,7 +80,7 @@ impl Names {
         self.taken.is_some_and(|at| at.elapsed() <= RESTLESS)
     }
 
-    /// Whether the kernel may keep what it is told when it asks for a name.
+    /// Whether the kernel may keep the answer when it asks for a name.
     pub(super) fn may_be_kept(&self, name: &[u8]) -> bool {
         !self.is_restless() || !self.dropped.has(name)
     }

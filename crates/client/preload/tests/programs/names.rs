@@ -165,7 +165,7 @@ fn the_mount_knows_each_name_right_after_it_was_renamed() {
     fs::write(path(0), "").unwrap();
     let renamer = named(&m, &compiled("renamer")).arg(&dir);
     let mut renamer = renamer.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-    let mut told = renamer.stdin.take().unwrap();
+    let mut orders = renamer.stdin.take().unwrap();
     let mut answers = BufReader::new(renamer.stdout.take().unwrap());
     let (step, done) = (AtomicU64::new(0), AtomicBool::new(false));
     let wrong: Vec<String> = std::thread::scope(|scope| {
@@ -185,7 +185,7 @@ fn the_mount_knows_each_name_right_after_it_was_renamed() {
             if n % 4 == 0 {
                 fs::rename(path(n), path(n + 1)).unwrap();
             } else {
-                writeln!(told, "{} {}", n % NAMES, (n + 1) % NAMES).unwrap();
+                writeln!(orders, "{} {}", n % NAMES, (n + 1) % NAMES).unwrap();
                 let mut answer = String::new();
                 answers.read_line(&mut answer).unwrap();
                 assert_eq!(answer, "0\n", "{n}");
@@ -199,7 +199,7 @@ fn the_mount_knows_each_name_right_after_it_was_renamed() {
         done.store(true, Ordering::Relaxed);
         wrong
     });
-    drop(told);
+    drop(orders);
     assert!(renamer.wait().unwrap().success());
     let steps = step.load(Ordering::Relaxed);
     assert!(steps > 100, "{steps} steps");

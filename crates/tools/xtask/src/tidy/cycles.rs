@@ -197,7 +197,7 @@ fn target(
 }
 
 /// Code without modules that are compiled for tests only.
-fn without_tests(code: &str) -> String {
+pub fn without_tests(code: &str) -> String {
     let mut rest = code;
     let mut kept = String::with_capacity(code.len());
     while let Some(at) = rest.find("#[cfg(test)]") {
