@@ -82,7 +82,7 @@ const fn of_hostile(name: &'static str, what: &'static str) -> Mutant {
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 126] = [
+pub const MUTANTS: [Mutant; 127] = [
     of_ordered(
         "fsync-alone",
         "fsync of an ordered client makes its last call durable, and not those before it",
@@ -114,6 +114,10 @@ pub const MUTANTS: [Mutant; 126] = [
     of_buffered(
         "sync-left-in-memory",
         "sync writes nothing of buffered clients back",
+    ),
+    of_buffered(
+        "flag-unsynced",
+        "a call that changes what has S or D leaves its records in memory",
     ),
     of_buffered(
         "store-unsafe",

@@ -168,7 +168,7 @@ impl<'s> CallContext<'s> {
         loop {
             let state = node.state.write();
             if state.epoch >= self.epoch {
-                if state.inode.flags & SYNCS != 0 {
+                if state.inode.flags & SYNCS != 0 && !mutants::is_on("flag-unsynced") {
                     self.changes_synced(true);
                 }
                 return self.usable(node, &state).map(|()| state);

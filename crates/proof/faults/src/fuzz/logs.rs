@@ -117,6 +117,7 @@ impl Left {
             empty_blocks: self.base.empty_blocks,
             below: None,
             policy: shale_format::Durability::Strict,
+            flags: std::collections::BTreeMap::new(),
             full: false,
         };
         Ok(Stage {

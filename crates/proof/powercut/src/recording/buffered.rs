@@ -1,5 +1,5 @@
 //! Buffered clients that take turns on one tree: their calls are durable after fsync of the same client, after sync and after a digest; of
-//! ordered clients after sync and a digest.
+//! ordered clients after sync and a digest. Calls on what has `S` or `D` are durable at return ([`crate::recording::synced`]).
 //!
 //! What is right is known by [`crate::recording::losses`].
 
@@ -80,7 +80,7 @@ impl Turns<'_> {
                 Step::Item { client, item } => doer
                     .act(client, &workload.act(item, number))
                     .and_then(|call| {
-                        self.add(&[client], begun, (call, false));
+                        self.add(&[client], begun, (call, doer.was_synced));
                         self.promise(workload, number, client)
                     }),
                 _ => {
@@ -112,6 +112,8 @@ pub(crate) fn in_turns(
         root: b"",
         full: base.full,
         fsync: None,
+        synced: base.synced(),
+        was_synced: false,
     };
     doer.open_files()?;
     let tree = doer.tree();

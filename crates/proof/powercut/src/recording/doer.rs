@@ -12,6 +12,7 @@ use shale_model::workload::words::{Step, Workload};
 use shale_model::{Act, FileAct, Fill, Memory, Outcome, Said, Shale, Side, Snapshot};
 use shale_record::{Recording, set_operation};
 
+use crate::recording::synced::Synced;
 use crate::recording::track::{Track, parts};
 use crate::wrong::Checked;
 
@@ -44,6 +45,10 @@ pub(crate) struct Doer<'w> {
     pub(crate) full: bool,
     /// Of a client whose calls are not durable at return: fsync, and whether that makes durable what it has done.
     pub(crate) fsync: Option<&'w (dyn Fn() -> Checked<bool> + Sync)>,
+    /// Of such a client: what has calls that are durable at return all the same.
+    pub(crate) synced: Option<Synced>,
+    /// Whether the last call was one.
+    pub(crate) was_synced: bool,
 }
 
 /// Steps of which one is followed by fsync, where calls are not durable at return.
@@ -70,6 +75,9 @@ impl Doer<'_> {
             return Ok(part);
         }
         let should = self.model.act(&act);
+        if let Some(synced) = &mut self.synced {
+            self.was_synced = synced.has_changed(&mut self.model);
+        }
         match should == did {
             true => Ok(Some(act)),
             false => Err(format!(
@@ -129,7 +137,7 @@ impl Doer<'_> {
     }
 
     /// Whether what is done by now is durable: after each step, or after fsync, which is called behind one step in [`FSYNC_ONE_IN`], if
-    /// that promises it, and after digests.
+    /// that promises it, after a call that is durable by itself, and after digests.
     fn promise(&self, number: usize, step: Step) -> Checked<bool> {
         let Some(fsync) = self.fsync else {
             return Ok(true);
@@ -140,9 +148,9 @@ impl Doer<'_> {
             return Ok(true);
         }
         if !hasher.finish().is_multiple_of(FSYNC_ONE_IN) {
-            return Ok(false);
+            return Ok(self.was_synced);
         }
-        fsync()
+        Ok(fsync()? | self.was_synced)
     }
 
     /// What LibFS shows now is what the model shows, as far as `track` goes.

@@ -242,6 +242,8 @@ pub(crate) fn run(
             root: b"",
             full: base.full,
             fsync: None,
+            synced: None,
+            was_synced: false,
         },
         daemon,
         sessions,

@@ -9,5 +9,6 @@ pub mod mount;
 pub mod orders;
 pub mod record;
 pub mod run;
+pub(crate) mod synced;
 pub mod track;
 pub mod turned;

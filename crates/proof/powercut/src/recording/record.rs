@@ -154,6 +154,8 @@ fn in_turns(
         root: b"",
         full: base.full,
         fsync: base.policy.has_buffer().then_some(&fsync),
+        synced: base.synced(),
+        was_synced: false,
     };
     doer.open_files()?;
     let mut track = Track::new(None, doer.tree());
@@ -185,6 +187,8 @@ fn at_once(
             root,
             full: base.full,
             fsync: base.policy.has_buffer().then_some(&fsync),
+            synced: None,
+            was_synced: false,
         };
         doer.open_files()?;
         let track = Track::new(Some(doers.len()), doer.tree());

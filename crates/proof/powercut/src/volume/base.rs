@@ -3,6 +3,7 @@
 //! Made once, with fixed identity, keys, salts and times: the same workload stores the same
 //! bytes each time.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,13 +12,14 @@ use shale_bench::{BenchError, Result};
 use shale_daemon::Daemon;
 use shale_format::Durability;
 use shale_format::limits::{BLOCK_BYTES, LOG_BYTES_MIN, NVM_BYTES_MIN};
-use shale_libfs::{Session, SessionMaps};
+use shale_libfs::{Caller, Session, SessionMaps};
 use shale_model::workload::alphabet;
 use shale_model::{Act, FileAct, Memory, Shale, Side, Snapshot};
 use shale_nvm::Map;
 use shale_volume::{MkfsOptions, View, Volume, VolumeError};
 
 use crate::images::Ground;
+use crate::recording::synced::{self, Synced};
 use crate::volume::lower_tiers::{self, Below, Contents};
 use crate::volume::media::{LOG_FILE_BYTES, LOGS, PAGE_BYTES, UUID};
 use crate::volume::place::Place;
@@ -38,6 +40,8 @@ pub struct Base {
     pub empty_blocks: u64,
     /// When calls are durable: with `Buffered` those before an fsync or a digest, with `Ordered` those before a digest.
     pub policy: Durability,
+    /// Flags `S` and `D` of files and directories, by identity in the model: their calls are durable at return all the same, with `Buffered`.
+    pub flags: BTreeMap<u64, u32>,
     /// Some operations may find no space.
     pub full: bool,
     /// What logs hold; one that is not there is zeros. Only while a run is looked at.
@@ -122,6 +126,7 @@ impl Base {
                 });
             }
         }
+        let flags = set_flags(policy, &session, &mut shale, &mut model)?;
         if let Some(session) = nearly_full {
             take_nearly_all(&daemon, session, &mut shale, &mut model)?;
         }
@@ -140,6 +145,7 @@ impl Base {
             tree,
             empty_blocks,
             policy,
+            flags,
             full: more_is_full,
             logs: Vec::new(),
             below: place.below.as_ref().map(Below::contents),
@@ -161,10 +167,17 @@ impl Base {
             segment: self.segment.clone(),
             model: self.model.clone(),
             tree: self.tree.clone(),
+            flags: self.flags.clone(),
             logs: vec![vec![0; LOG_FILE_BYTES]; LOGS],
             below: self.below.clone(),
             ..*self
         }
+    }
+
+    /// What has calls that are durable at return where others are not; `None`: nothing, or all calls are.
+    pub(crate) fn synced(&self) -> Option<Synced> {
+        let waits = self.policy == Durability::Buffered;
+        waits.then(|| Synced::new(&mut self.model.clone(), self.flags.clone()))
     }
 
     /// A page of a medium.
@@ -175,6 +188,32 @@ impl Base {
             n => &mut self.logs[n - 1][at..at + PAGE_BYTES],
         }
     }
+}
+
+/// Sets [`synced::FLAGS`], where calls are not durable at return.
+fn set_flags(
+    policy: Durability,
+    session: &Session,
+    shale: &mut Shale,
+    model: &mut Memory,
+) -> Result<BTreeMap<u64, u32>> {
+    let mut flags = BTreeMap::new();
+    if policy.has_buffer() {
+        for (path, flag) in synced::FLAGS {
+            let path = path.as_bytes();
+            let ino = shale
+                .identity(path)
+                .map_err(BenchError::call("libfs", "lookup"))?;
+            session
+                .set_inode_flags(&Caller::default(), ino, flag)
+                .map_err(|e| BenchError::call("libfs", "set_inode_flags")(os_error(e)))?;
+            let of = model
+                .identity(path)
+                .map_err(BenchError::call("the model", "lookup"))?;
+            flags.insert(of, flag);
+        }
+    }
+    Ok(flags)
 }
 
 /// Blocks that are left free in a volume that is nearly full.
