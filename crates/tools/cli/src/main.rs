@@ -7,10 +7,12 @@
 //! | `mounts` | what is known of mounts: the kernel's table, options, state and settings, who uses one |
 //! | `control` | how these processes talk: packets, orders, questions |
 //! | `metrics` | numbers for Prometheus |
+//! | `boot` | what mount(8) and systemd call |
 //!
 //! A verb that fails says what failed, why, and what to do, on one line of standard error.
 #![forbid(unsafe_code)]
 
+mod boot;
 mod commands;
 mod control;
 mod failure;
@@ -20,6 +22,7 @@ mod process;
 mod service;
 mod terminal;
 
+use boot::mount_helper;
 use commands::{
     bench, completions, device, df, digest, fsck, limit, log, migrate, mkfs, mount, pin, placement,
     run, scrub, status, sync, top, umount,
@@ -159,6 +162,9 @@ impl Verb {
 }
 
 fn main() -> ExitCode {
+    if let Some(done) = mount_helper::called() {
+        return done;
+    }
     match Verb::of_command_line().run() {
         (_, Ok(())) => ExitCode::SUCCESS,
         (verb, Err(failure)) => {
