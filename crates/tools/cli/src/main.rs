@@ -7,7 +7,7 @@
 //! | `mounts` | what is known of mounts: the kernel's table, options, state and settings, who uses one |
 //! | `control` | how these processes talk: packets, orders, questions |
 //! | `metrics` | numbers for Prometheus |
-//! | `boot` | what mount(8) and systemd call |
+//! | `boot` | what mount(8), systemd and `make install` call |
 //!
 //! A verb that fails says what failed, why, and what to do, on one line of standard error.
 #![forbid(unsafe_code)]
@@ -22,7 +22,7 @@ mod process;
 mod service;
 mod terminal;
 
-use boot::mount_helper;
+use boot::{man_pages, mount_helper};
 use commands::{
     bench, completions, device, df, digest, fsck, limit, log, migrate, mkfs, mount, pin, placement,
     run, scrub, status, sync, top, umount,
@@ -104,6 +104,8 @@ enum Verb {
     Supervise(supervise::Args),
     #[command(hide = true)]
     Daemon,
+    #[command(hide = true)]
+    ManPages(man_pages::Args),
 }
 
 impl Verb {
@@ -134,6 +136,7 @@ impl Verb {
             Verb::Shale(args) => ("mount", mount_options::verb(&args)),
             Verb::Supervise(args) => ("supervise", supervise::verb(&args)),
             Verb::Daemon => ("daemon", daemon::run()),
+            Verb::ManPages(args) => ("man-pages", man_pages::run(&args, Cli::command())),
         }
     }
 }
