@@ -5,6 +5,7 @@
 #   scripts/install-deps.sh --suites   also pjdfstest, fsx, and the sources of the
 #                                      public programs the suites build
 #   scripts/install-deps.sh --long     also what only the long suites run
+#   scripts/install-deps.sh --packages also what make deb and scripts/package-test.sh run
 #
 # Safe to run again: it does nothing and prints nothing when all is there.
 # SHALE_TOOLS (default ~/.cache/shale-tools) is where the suites' tools live.
@@ -13,11 +14,13 @@ set -euo pipefail
 tools=${SHALE_TOOLS:-$HOME/.cache/shale-tools}
 suites=no
 long=no
+deb=no
 for argument in "$@"; do
     case $argument in
         --suites) suites=yes ;;
         --long) long=yes ;;
-        *) echo "usage: $0 [--suites] [--long]" >&2; exit 2 ;;
+        --packages) deb=yes ;;
+        *) echo "usage: $0 [--suites] [--long] [--packages]" >&2; exit 2 ;;
     esac
 done
 
@@ -63,6 +66,9 @@ packages=(
 if [ $long = yes ]; then
     python=$(/usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || echo 3.11)
     packages+=("libpython$python-testsuite" redis-server redis-tools rocksdb-tools postgresql)
+fi
+if [ $deb = yes ]; then
+    packages+=(debhelper lintian mmdebstrap systemd-container)
 fi
 missing=()
 for package in "${packages[@]}"; do

@@ -6,10 +6,12 @@
 //! | `service` | the processes of a mount: its supervisor, its daemon |
 //! | `mounts` | what is known of mounts: the kernel's table, options, state and settings, who uses one |
 //! | `control` | how these processes talk: packets, orders, questions |
+//! | `boot` | what mount(8), systemd and `make install` call |
 //!
 //! A verb that fails says what failed, why, and what to do, on one line of standard error.
 #![forbid(unsafe_code)]
 
+mod boot;
 mod commands;
 mod control;
 mod failure;
@@ -18,6 +20,7 @@ mod process;
 mod service;
 mod terminal;
 
+use boot::{man_pages, mount_helper};
 use commands::{
     bench, completions, device, df, digest, fsck, limit, log, migrate, mkfs, mount, pin, placement,
     run, scrub, status, sync, top, umount,
@@ -99,6 +102,8 @@ enum Verb {
     Supervise(supervise::Args),
     #[command(hide = true)]
     Daemon,
+    #[command(hide = true)]
+    ManPages(man_pages::Args),
 }
 
 impl Verb {
@@ -129,6 +134,7 @@ impl Verb {
             Verb::Shale(args) => ("mount", mount_options::verb(&args)),
             Verb::Supervise(args) => ("supervise", supervise::verb(&args)),
             Verb::Daemon => ("daemon", daemon::run()),
+            Verb::ManPages(args) => ("man-pages", man_pages::run(&args, Cli::command())),
         }
     }
 }
@@ -157,6 +163,9 @@ impl Verb {
 }
 
 fn main() -> ExitCode {
+    if let Some(done) = mount_helper::called() {
+        return done;
+    }
     match Verb::of_command_line().run() {
         (_, Ok(())) => ExitCode::SUCCESS,
         (verb, Err(failure)) => {

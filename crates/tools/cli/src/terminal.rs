@@ -42,12 +42,6 @@ pub fn print_json(answer: &impl Serialize) -> Result<()> {
     Ok(())
 }
 
-/// A number of things, whose name in the singular it is: "1 file", "2 files".
-pub fn count(number: u64, name: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{number} {name}{plural}")
-}
-
 /// Tells the user something on standard error, after the program's name; as [`print`](terminal::print).
 macro_rules! note {
     ($($part:tt)*) => {
@@ -93,18 +87,5 @@ impl Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         self.0.finish_and_clear();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::count;
-
-    #[test]
-    fn one_of_something_is_one() {
-        assert_eq!(
-            [0, 1, 2].map(|n| count(n, "file")),
-            ["0 files", "1 file", "2 files"]
-        );
     }
 }

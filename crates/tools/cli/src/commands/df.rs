@@ -2,14 +2,14 @@
 
 use crate::control::admin;
 use crate::control::ask;
-use crate::control::fields::{bytes, list, number, word};
 use crate::control::orders::Order;
-use crate::control::staging;
 use crate::failure::Result;
 use crate::mounts::state::StateDir;
-use crate::terminal::{self, count, say};
+use crate::terminal::{self, say};
 use serde_json::{Value, json};
 use shale_daemon::DeviceUsage;
+use shale_status::fields::{bytes, count, list, number, word};
+use shale_status::staging;
 use shale_sys::size;
 use std::path::PathBuf;
 

@@ -3,7 +3,7 @@
 
 use crate::failure::{Code, Failure, Result};
 use crate::mounts::state::StateDir;
-use crate::terminal::{Waiting, count, note, print_json, say};
+use crate::terminal::{Waiting, note, print_json, say};
 use serde::Serialize;
 use shale_check::{
     CheckOptions, Progress, check_copy, check_volume_dir, repair_copy, repair_volume_dir,
@@ -11,6 +11,7 @@ use shale_check::{
 use shale_persist::staged::PersistError;
 use shale_pool::staged::{Found, StagedCopy, examine};
 use shale_pool::{PoolError, VolumeFile};
+use shale_status::fields::count;
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

@@ -5,13 +5,13 @@
 
 use crate::control::admin;
 use crate::control::ask;
-use crate::control::fields::{list, number, word};
 use crate::control::orders::Order;
 use crate::failure::{Failure, Result};
 use crate::process;
 use crate::terminal::say;
 use serde_json::Value;
 use shale_daemon::{Limits, RATE_MIN, Whose};
+use shale_status::fields::{list, number, word};
 use shale_sys::size;
 use std::path::PathBuf;
 

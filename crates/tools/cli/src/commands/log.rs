@@ -1,7 +1,7 @@
 //! `shale log`: what is in the update logs of a volume. Reads only, mounted or not.
 
 use crate::failure::{Failure, Result};
-use crate::terminal::{count, say};
+use crate::terminal::say;
 use serde_json::{Value, json};
 use shale_format::LogPos;
 use shale_format::limits::{BLOCK_BYTES, LOG_SLOTS};
@@ -11,6 +11,7 @@ use shale_nvm::{Access, Map, MapOptions, Path as CountPath};
 use shale_oplog::{Op, Record, Scan};
 use shale_pool::VolumeFile;
 use shale_pool::nvm_dir::{segment_name, segment_sizes};
+use shale_status::fields::count;
 use shale_sys::size;
 use std::path::PathBuf;
 use std::sync::Arc;

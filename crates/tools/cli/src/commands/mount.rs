@@ -7,9 +7,9 @@
 //!
 //! Everything that can be found wrong is said here, to the user who waits for the prompt.
 
+use crate::boot::fstab_options::FstabOptions;
 use crate::commands::device::in_state;
 use crate::control::ask;
-use crate::control::fields::list;
 use crate::control::packet::{self, Report};
 use crate::failure::{Failure, Result};
 use crate::mounts::mount_options::{self, Given};
@@ -20,6 +20,7 @@ use crate::terminal::{note, print_json, say};
 use shale_fuse::MountOptions;
 use shale_metrics::Address;
 use shale_pool::VolumeFile;
+use shale_status::fields::list;
 use shale_sys::size;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -42,7 +43,7 @@ The mount is served in the background until `shale umount`; what its processes s
 status` names. SHALE_LOG=debug makes them say more.";
 
 /// Arguments of `mount`.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// The volume file that mkfs wrote
@@ -66,6 +67,45 @@ pub struct Args {
     /// What was mounted as JSON, with the daemon's pid, what could not be recovered, and devices that are missing
     #[arg(long)]
     json: bool,
+    /// Says nothing when it was done.
+    #[arg(skip)]
+    quiet: bool,
+}
+
+impl Args {
+    /// As mount(8) has it done: `source` is what it will look for in the table of mounts.
+    pub fn of_helper(
+        volume: PathBuf,
+        mountpoint: PathBuf,
+        mut options: String,
+        source: &str,
+    ) -> Self {
+        // It would be two options.
+        if !source.contains(',') {
+            options = format!("fsname={source},{options}");
+        }
+        Self {
+            volume,
+            mountpoint: Some(mountpoint),
+            options: vec![options],
+            foreground: false,
+            metrics: None,
+            degraded: false,
+            json: false,
+            quiet: true,
+        }
+    }
+
+    /// With those of the options in their places that have one of their own, and without those that are not for us.
+    fn sorted(&self) -> Result<Self> {
+        let sorted = FstabOptions::parse(&self.options.join(","))?;
+        Ok(Self {
+            options: vec![sorted.rest],
+            degraded: self.degraded || sorted.degraded,
+            metrics: self.metrics.clone().or(sorted.metrics),
+            ..self.clone()
+        })
+    }
 }
 
 /// What `mount --json` prints.
@@ -81,6 +121,7 @@ struct Mounted<'a> {
 
 /// Mounts.
 pub fn run(args: &Args) -> Result<()> {
+    let args = &args.sorted()?;
     if let Some(mountpoint) = remounted(args)? {
         mount_options::change(&mountpoint, &args.options, false)?;
         match args.json {
@@ -122,7 +163,9 @@ pub fn run(args: &Args) -> Result<()> {
     if args.json {
         return print_json(&mounted);
     }
-    say!("{place}: {} mounted", wanted.volume.display());
+    if !args.quiet {
+        say!("{place}: {} mounted", wanted.volume.display());
+    }
     for problem in mounted.recovery_problems {
         note!("{place}: recovery: {problem}");
     }
@@ -130,6 +173,14 @@ pub fn run(args: &Args) -> Result<()> {
         note!("{place}: without {missing}");
     }
     Ok(())
+}
+
+/// Finds what is wrong without mounting.
+///
+/// # Errors
+/// What [`run`] would refuse before it starts a process.
+pub fn check_only(args: &Args) -> Result<()> {
+    check(&args.sorted()?).map(drop)
 }
 
 /// What of the logs that were left could not be recovered: the mount is there all the

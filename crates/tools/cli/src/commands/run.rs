@@ -6,8 +6,8 @@
 use crate::failure::{Failure, Result};
 use crate::mounts::mount_table;
 use crate::service::supervise;
-use crate::terminal::count;
 use serde_json::Value;
+use shale_status::fields::count;
 use shale_sys::size;
 use shale_sys::{printable, private};
 use std::collections::{BTreeMap, BTreeSet};

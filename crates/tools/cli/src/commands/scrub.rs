@@ -4,8 +4,9 @@ use crate::control::admin;
 use crate::control::ask;
 use crate::control::orders::Scrubbing;
 use crate::failure::{Failure, Result};
-use crate::terminal::{Waiting, count, print_json, say};
+use crate::terminal::{Waiting, print_json, say};
 use shale_daemon::ScrubReport;
+use shale_status::fields::count;
 use shale_sys::printable;
 use std::path::PathBuf;
 

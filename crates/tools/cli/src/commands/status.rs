@@ -4,13 +4,13 @@ use crate::commands::df;
 use crate::commands::limit;
 use crate::commands::mkfs::explain;
 use crate::control::ask;
-use crate::control::fields::{bytes, list, number, word};
-use crate::control::staging;
 use crate::failure::Result;
 use crate::mounts::state::StateDir;
 use crate::service::metrics;
-use crate::terminal::{self, count, say};
+use crate::terminal::{self, say};
 use serde_json::Value;
+use shale_status::fields::{bytes, count, list, number, word};
+use shale_status::staging;
 use shale_sys::size;
 use std::path::PathBuf;
 

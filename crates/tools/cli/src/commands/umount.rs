@@ -38,9 +38,22 @@ pub struct Args {
     /// What was done as JSON
     #[arg(long)]
     json: bool,
+    /// Says nothing when it was done.
+    #[arg(skip)]
+    quiet: bool,
 }
 
 impl Args {
+    /// As umount(8) has it done.
+    pub fn of_helper(mountpoint: PathBuf, lazy: bool) -> Self {
+        Self {
+            mountpoint,
+            lazy,
+            json: false,
+            quiet: true,
+        }
+    }
+
     /// Tells that it was done. `served`: somebody still uses it.
     fn done(&self, place: &Path, text: &str, served: bool) -> Result<()> {
         let place = place.to_string_lossy();
@@ -48,6 +61,7 @@ impl Args {
             || serde_json::json!({ "mountpoint": place, "still_served": served, "text": text });
         match self.json {
             true => say!("{}", json()),
+            false if self.quiet => {}
             false => say!("{place}: {text}"),
         }
         Ok(())

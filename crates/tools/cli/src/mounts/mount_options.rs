@@ -16,13 +16,12 @@ use std::sync::{Arc, Weak};
 use std::thread;
 
 /// What libfuse and mount(8) add, which says nothing here.
-const OF_FUSE: [&str; 7] = [
+const OF_FUSE: [&str; 6] = [
     "user_id=",
     "group_id=",
     "default_permissions",
     "allow_other",
     "max_read=",
-    "fsname=",
     "subtype=",
 ];
 
@@ -72,6 +71,10 @@ impl Given {
                 return Ok(());
             }
         }
+        if let Some(name) = word.strip_prefix("fsname=") {
+            name.clone_into(&mut self.options.fsname);
+            return Ok(());
+        }
         match word {
             "relatime" => self.options.noatime = false,
             "remount" => self.remount = true,
@@ -99,7 +102,10 @@ impl Given {
 pub fn list(options: &MountOptions) -> String {
     let mut options = options.clone();
     let set: Vec<_> = FLAGS.iter().filter(|f| *f.2(&mut options)).collect();
-    let words: Vec<_> = set.iter().map(|f| f.0).collect();
+    let mut words: Vec<_> = set.iter().map(|f| f.0.to_owned()).collect();
+    if options.fsname != MountOptions::default().fsname {
+        words.push(format!("fsname={}", options.fsname));
+    }
     words.join(",")
 }
 
@@ -219,6 +225,8 @@ mod tests {
             "rw,relatime,remount,user_id=0,group_id=0,default_permissions,allow_other,max_read=1";
         let given = parsed(&["noatime", all]).unwrap();
         assert_eq!((list(&given.options).as_str(), given.remount), ("", true));
+        let given = parsed(&["ro,fsname=/etc/shale/a.toml"]).unwrap();
+        assert_eq!(list(&given.options), "ro,fsname=/etc/shale/a.toml");
         assert!(parsed(&["noatime,nodiratime"]).unwrap().options.noatime);
     }
 

@@ -13,6 +13,7 @@
 //! The supervisor itself may be killed: its daemon then serves until nobody uses the
 //! mount, and unmounts it.
 
+use crate::boot::readiness;
 use crate::control::packet::{self, FromDaemon, Report, Start, ToDaemon};
 use crate::failure::{Failure, Result};
 use crate::mounts::mount_options::Given;
@@ -77,6 +78,7 @@ impl Front {
         match self {
             // A `mount` that was interrupted need not know.
             Front::Mount(socket) => drop(packet::send(socket, report, &[])),
+            Front::Foreground if *report == Report::Mounted => readiness::ready(),
             Front::Foreground => {}
         }
     }

@@ -1,8 +1,9 @@
 //! `shale bench micro`: single operations side by side.
 
 use crate::failure::{Failure, Result};
-use crate::terminal::{Waiting, count, say};
+use crate::terminal::{Waiting, say};
 use shale_bench::micro::{self, MicroOptions, Op};
+use shale_status::fields::count;
 use shale_sys::size;
 use std::fs;
 use std::path::{Path, PathBuf};

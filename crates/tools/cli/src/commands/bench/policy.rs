@@ -1,11 +1,12 @@
 //! `shale bench policy`: the strict and the buffered policy of NVM side by side.
 
 use crate::failure::{Failure, Result};
-use crate::terminal::{Waiting, count, say};
+use crate::terminal::{Waiting, say};
 use shale_bench::policy::loads::Load;
 use shale_bench::policy::{self, PolicyOptions, Way, keeper};
 use shale_bench::tiers::device;
 use shale_nvm::Model;
+use shale_status::fields::count;
 use shale_sys::size;
 use std::path::PathBuf;
 

@@ -22,3 +22,22 @@ pub fn bytes(value: &Value, key: &str) -> String {
 pub fn list<'v>(value: &'v Value, key: &str) -> impl Iterator<Item = &'v Value> {
     value[key].as_array().into_iter().flatten()
 }
+
+/// A number of things, whose name in the singular it is: "1 file", "2 files".
+pub fn count(number: u64, name: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {name}{plural}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::count;
+
+    #[test]
+    fn one_of_something_is_one() {
+        assert_eq!(
+            [0, 1, 2].map(|n| count(n, "file")),
+            ["0 files", "1 file", "2 files"]
+        );
+    }
+}

@@ -1,12 +1,8 @@
 //! `shale top`: what a mount is doing, again and again.
 //!
-//! * `screen`: what is shown, from the last two states and the keys pressed;
-//! * `draw`: how it looks.
+//! What is shown, and how it looks: `shale_status`.
 //!
 //! The daemon is asked by a thread of its own, so that keys are heard while it is started again.
-
-mod draw;
-mod screen;
 
 use crate::control::ask;
 use crate::failure::{Failure, Result};
@@ -15,8 +11,9 @@ use crate::terminal;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
-use screen::Screen;
 use serde_json::Value;
+use shale_status::draw;
+use shale_status::screen::Screen;
 use std::io::IsTerminal;
 use std::ops::ControlFlow;
 use std::path::PathBuf;

@@ -1,8 +1,8 @@
 //! How `top` looks: tiers, what digests and migration do, clients, errors, keys.
 
-use super::screen::{Column, Row as Client, Screen};
-use crate::control::fields::{bytes, list, number, word};
-use crate::control::staging;
+use crate::fields::{bytes, list, number, word};
+use crate::screen::{Column, Row as Client, Screen};
+use crate::staging;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -115,7 +115,7 @@ fn title(screen: &Screen) -> String {
         up / 60 % 60,
         up % 60,
         number(s, "daemon_pid"),
-        crate::terminal::count(number(s, "client_count"), "client"),
+        crate::fields::count(number(s, "client_count"), "client"),
     )
 }
 

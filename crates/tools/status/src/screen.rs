@@ -1,6 +1,6 @@
 //! What `top` shows: the last state, what changed since the one before, how clients are sorted.
 
-use crate::control::fields::{list, number, word};
+use crate::fields::{list, number, word};
 use serde_json::Value;
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -9,8 +9,11 @@ use std::time::{Duration, Instant};
 /// One client, or all that have left.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Row {
+    /// Process.
     pub pid: u64,
+    /// Name of its program.
     pub name: String,
+    /// How it uses the volume: `mount`, `run` and so on.
     pub kind: String,
     /// Percent of its log.
     pub fill: u64,
@@ -18,30 +21,47 @@ pub struct Row {
     pub rate: u64,
     /// Bytes to NVM, flash, disk.
     pub written: [u64; 3],
+    /// Leases that it has.
     pub leases: u64,
+    /// Bytes a second that it may write; 0: as many as it likes.
     pub limit: u64,
+    /// How long that has kept it waiting, ms.
     pub limited_ms: u64,
+    /// What it does.
     pub state: String,
 }
 
 /// A column that clients can be sorted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Column {
+    /// Process.
     Pid,
+    /// Name of the program.
     Name,
+    /// How it uses the volume.
     Kind,
+    /// How full its log is.
     Log,
+    /// Bytes a second.
     Rate,
+    /// Bytes to NVM.
     Nvm,
+    /// Bytes to flash.
     Ssd,
+    /// Bytes to disk.
     Hdd,
+    /// Leases.
     Leases,
+    /// Bytes a second that it may write.
     Limit,
+    /// How long that has kept it waiting.
     Waited,
+    /// What it does.
     State,
 }
 
 impl Column {
+    /// All, from left to right.
     pub const ALL: [Column; 12] = [
         Column::Pid,
         Column::Name,
@@ -76,14 +96,23 @@ impl Column {
 }
 
 /// What is shown.
+#[derive(Debug)]
 pub struct Screen {
+    /// The mount point, as it was given.
     pub place: String,
+    /// Time between two looks.
     pub interval: Duration,
+    /// The last answer.
     pub status: Value,
+    /// The picture stands still.
     pub paused: bool,
+    /// The daemon has not answered for some time.
     pub silent: bool,
+    /// Number of the column by which clients are sorted.
     pub sort: usize,
+    /// Largest first.
     pub descending: bool,
+    /// The first client that is shown.
     pub first: usize,
     heard: Instant,
     /// Bytes that each client had written when it was looked last.
@@ -95,6 +124,7 @@ pub struct Screen {
 const SILENT: u32 = 3;
 
 impl Screen {
+    /// Nothing was heard yet.
     pub fn new(place: String, interval: Duration) -> Self {
         let rate = Column::ALL.iter().position(|c| *c == Column::Rate);
         Self {
@@ -142,19 +172,23 @@ impl Screen {
         std::mem::replace(&mut self.silent, silent) != silent
     }
 
+    /// Has the picture stand still, or go on.
     pub fn pause(&mut self) {
         self.paused = !self.paused;
     }
 
+    /// Sorts the other way round.
     pub fn reverse(&mut self) {
         self.descending = !self.descending;
     }
 
+    /// Sorts by a column so many to the right.
     pub fn sort_by(&mut self, step: isize) {
         let columns = Column::ALL.len();
         self.sort = self.sort.saturating_add_signed(step).min(columns - 1);
     }
 
+    /// Shows clients so many further down.
     pub fn scroll(&mut self, step: isize) {
         let last = self.rows().len().saturating_sub(1);
         self.first = self.first.saturating_add_signed(step).min(last);

@@ -1,7 +1,7 @@
 //! The first tier of a volume in words, and the staging area of one without NVM.
 
-use crate::control::fields::{bytes, number, word};
-use crate::terminal::count;
+use crate::fields::count;
+use crate::fields::{bytes, number, word};
 use serde_json::Value;
 use shale_sys::size;
 
