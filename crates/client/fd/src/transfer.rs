@@ -6,6 +6,7 @@ use crate::report;
 use crate::table::{self, Entry};
 use core::sync::atomic::Ordering;
 use shale_interpose::outcome::PASS;
+use shale_interpose::probe;
 use shale_interpose::raw::{self, Args, nr};
 
 /// Gives the offset of `fd` to the kernel, if it is ours. The next call that we serve takes it back.
@@ -99,7 +100,7 @@ pub fn each_sent(number: u32, args: &Args, mut f: impl FnMut(i32)) {
     };
     for i in 0..count {
         let header = at + i * stride as u64;
-        if header < 4096 {
+        if probe::readable(header, stride as u64) < stride as u64 {
             return;
         }
         // SAFETY: the program says that a message header is there.
@@ -110,7 +111,8 @@ pub fn each_sent(number: u32, args: &Args, mut f: impl FnMut(i32)) {
 /// # Safety
 /// The header is one that the program gave for sending.
 unsafe fn each_in(header: &libc::msghdr, f: &mut impl FnMut(i32)) {
-    if header.msg_controllen == 0 || header.msg_control.is_null() {
+    let bytes = header.msg_controllen as u64;
+    if bytes == 0 || probe::readable(header.msg_control as u64, bytes) < bytes {
         return;
     }
     // SAFETY: the macros stay within the control data that the header names.

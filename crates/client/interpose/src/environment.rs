@@ -3,8 +3,8 @@
 //! What the library was started with is kept aside. A program that is started with an
 //! environment that says nothing of a preload gets it again.
 
+use crate::probe;
 use crate::raw::{self, Args};
-use core::ffi::CStr;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
@@ -55,13 +55,19 @@ unsafe fn complete(from: *const *const u8, list: &mut [*const u8]) -> bool {
     if !from.is_null() {
         loop {
             // SAFETY: the array goes on up to a null pointer.
-            let variable = unsafe { from.add(count).read() };
+            let at = unsafe { from.add(count) };
+            if probe::readable(at as u64, 8) < 8 {
+                return false;
+            }
+            // SAFETY: as above, and it can be read.
+            let variable = unsafe { at.read() };
             if variable.is_null() {
                 break;
             }
-            // SAFETY: variables are strings.
-            let text = unsafe { CStr::from_ptr(variable.cast()) }.to_bytes();
-            if text.starts_with(KEPT[0]) || count == VARIABLES_MAX {
+            let begins = probe::readable(variable as u64, KEPT[0].len() as u64);
+            // SAFETY: so much of it can be read. A string that is shorter, at the end of what there is, is none of ours.
+            let text = unsafe { core::slice::from_raw_parts(variable, begins as usize) };
+            if text == KEPT[0] || count == VARIABLES_MAX {
                 return false;
             }
             list[count] = variable;

@@ -10,6 +10,7 @@
 //! | [`outcome`] | which calls are looked at, and what the library says of a call |
 //! | [`inside`], [`stack`], [`protect`] | a thread inside the library: on a stack and with memory that the program does not reach |
 //! | [`thread`](mod@thread) | each thread's block; a fork waits until nobody is inside |
+//! | [`probe`] | whether memory that the program passes is there |
 //! | [`signals`], [`cancellation`] | signals and cancellations wait while their thread is inside |
 //! | [`environment`], [`bypass`] | programs that a program starts get the library, too; those that are named are not served |
 //! | [`executable`] | whether other code of the process makes system calls of its own |
@@ -22,6 +23,7 @@ pub mod environment;
 pub mod executable;
 pub mod inside;
 pub mod outcome;
+pub mod probe;
 pub mod protect;
 pub mod raw;
 pub mod rewrite;

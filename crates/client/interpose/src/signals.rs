@@ -8,25 +8,31 @@
 //! ([`crate::trampolines`]) the signal is sent to the thread again and the mask is opened.
 //!
 //! Faults of the thread itself cannot wait; their handler runs at once, and whatever it
-//! calls passes, since the thread is still inside.
+//! calls passes, since the thread is still inside. Faults of [`crate::probe`] are led behind it, and
+//! nobody hears of them. So that they are, the handlers of `SIGSEGV` and `SIGBUS` are ours also where the program has none
+//! ([`catch_faults`]): it does then what the kernel would have done.
 
 use crate::cancellation;
 use crate::outcome::PASS;
+use crate::probe;
 use crate::raw::{self, Args, nr};
 use crate::site::site_of_stub;
 use crate::thread::{self, SIGINFO_BYTES, Thread};
 use core::arch::global_asm;
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 const SIGNALS: usize = 65;
 const SA_SIGINFO: u64 = 4;
 const SA_RESETHAND: u64 = 0x8000_0000;
+const SA_RESTORER: u64 = 0x0400_0000;
+/// Faults that [`crate::probe`] may meet with.
+const PROBED: [i32; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
 /// An action as the kernel's call has it.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Action {
     handler: u64,
     flags: u64,
@@ -41,8 +47,12 @@ static FLAGS: [AtomicU64; SIGNALS] = [const { AtomicU64::new(0) }; SIGNALS];
 /// Serialises changes.
 static CHANGING: Mutex<()> = Mutex::new(());
 
+/// [`catch_faults`] was called.
+static CATCHES: AtomicBool = AtomicBool::new(false);
+
 unsafe extern "C" {
     safe fn shale_signal();
+    safe fn shale_restore();
 }
 
 global_asm!(
@@ -59,10 +69,26 @@ global_asm!(
     "mov ecx, edi",
     "test dword ptr [rax + rcx*8 + 0], 0x80000000",
     "jne 2f",
+    "cmp edi, {segv}",
+    "je 2f",
+    "cmp edi, {bus}",
+    "je 2f",
     "lea rax, [rip + {handler}]",
     "jmp qword ptr [rax + rcx*8]",
     "2: jmp {slow}",
     ".cfi_endproc",
+    "",
+    // What a handler returns to that was set without libc.
+    ".p2align 4",
+    "nop",
+    ".hidden shale_restore",
+    ".globl shale_restore",
+    "shale_restore:",
+    // As unwinders know it.
+    "mov rax, 15",
+    "syscall",
+    segv = const libc::SIGSEGV,
+    bus = const libc::SIGBUS,
     inside = const offset_of!(Thread, inside),
     flags = sym FLAGS,
     handler = sym HANDLER,
@@ -124,6 +150,14 @@ unsafe extern "C-unwind" fn slow(signal: i32, info: *mut u64, context: *mut libc
     let inside = thread.inside.load(Ordering::Relaxed) != 0;
     // SAFETY: the kernel filled it in; the code is its third number.
     let code = unsafe { *info.cast::<i32>().add(2) };
+    if PROBED.contains(&signal) && code > 0 {
+        // SAFETY: the frame that the kernel made.
+        let at = unsafe { &mut (*context).uc_mcontext.gregs[libc::REG_RIP as usize] };
+        if let Some(behind) = probe::behind(*at as u64) {
+            *at = behind as i64;
+            return;
+        }
+    }
     let fault = matches!(
         signal,
         libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE | libc::SIGTRAP
@@ -135,21 +169,74 @@ unsafe extern "C-unwind" fn slow(signal: i32, info: *mut u64, context: *mut libc
     }
     let number = signal as usize;
     let handler = HANDLER[number].load(Ordering::Acquire);
+    if handler == 0 {
+        // The program has none, and the fault comes again when this returns; what was sent is sent again.
+        set_default(signal);
+        if code <= 0 {
+            // SAFETY: what the kernel said of the signal, which is blocked until this returns.
+            unsafe { send_again(signal, info) };
+        }
+        return;
+    }
     if FLAGS[number].load(Ordering::Relaxed) & SA_RESETHAND != 0 {
-        let default = Action {
-            handler: 0,
-            flags: 0,
-            restorer: 0,
-            mask: 0,
-        };
-        let args = [signal as u64, (&raw const default) as u64, 0, 8, 0, 0];
-        // SAFETY: an action that lives through the call.
-        unsafe { raw::syscall(nr::RT_SIGACTION, &args) };
+        set_default(signal);
     }
     if handler > 1 {
         // SAFETY: what the program gave as its handler for this signal.
         unsafe { core::mem::transmute::<u64, Handler>(handler)(signal, info, context) };
     }
+}
+
+/// Has the kernel do what it does by itself.
+fn set_default(signal: i32) {
+    let default = Action::default();
+    let args = [signal as u64, (&raw const default) as u64, 0, 8, 0, 0];
+    // SAFETY: an action that lives through the call.
+    unsafe { raw::syscall(nr::RT_SIGACTION, &args) };
+}
+
+/// Sends a signal to this thread, as it came.
+///
+/// # Safety
+/// `info` is what the kernel said of it, and the thread has it blocked.
+unsafe fn send_again(signal: i32, info: *mut u64) {
+    let (pid, tid) = (raw::getpid() as u64, raw::gettid() as u64);
+    let args = [pid, tid, signal as u64, info as u64, 0, 0];
+    // SAFETY: as above.
+    unsafe { raw::syscall(nr::RT_TGSIGQUEUEINFO, &args) };
+}
+
+/// The handler that faults have where the program has none.
+fn catching() -> Action {
+    Action {
+        handler: shale_signal as *const () as u64,
+        flags: SA_SIGINFO | SA_RESTORER,
+        restorer: shale_restore as *const () as u64,
+        mask: 0,
+    }
+}
+
+/// Has faults of [`crate::probe`] caught from now on, also where the program has no handler for them. A program that ignores them keeps that.
+pub fn catch_faults() {
+    for signal in PROBED {
+        let (catching, mut before) = (catching(), Action::default());
+        let args = [
+            signal as u64,
+            (&raw const catching) as u64,
+            (&raw mut before) as u64,
+            8,
+            0,
+            0,
+        ];
+        // SAFETY: actions that live through the call.
+        unsafe { raw::syscall(nr::RT_SIGACTION, &args) };
+        if before.handler != 0 && before.handler != catching.handler {
+            let args = [signal as u64, (&raw const before) as u64, 0, 8, 0, 0];
+            // SAFETY: as above.
+            unsafe { raw::syscall(nr::RT_SIGACTION, &args) };
+        }
+    }
+    CATCHES.store(true, Ordering::Relaxed);
 }
 
 /// Of several signals that come at once the kernel makes all frames before any handler has run, each upon the one before, and one may come
@@ -178,10 +265,8 @@ unsafe fn put_off(thread: &Thread, signal: i32, info: *mut u64, context: *mut li
         *mask = all;
     }
     if thread.pending.load(Ordering::Relaxed) != 0 {
-        let (pid, tid) = (raw::getpid() as u64, raw::gettid() as u64);
-        let args = [pid, tid, signal as u64, info as u64, 0, 0];
         // SAFETY: what the kernel said of the signal, for this thread, which has it blocked.
-        unsafe { raw::syscall(nr::RT_TGSIGQUEUEINFO, &args) };
+        unsafe { send_again(signal, info) };
         return;
     }
     // SAFETY: as above.
@@ -199,7 +284,9 @@ pub fn set_action(args: &Args) -> i64 {
     if !(1..SIGNALS).contains(&number) || args[3] != 8 {
         return PASS;
     }
-    if (!new.is_null() && (new as u64) < 4096) || (!old.is_null() && (old as u64) < 4096) {
+    let bytes = size_of::<Action>() as u64;
+    let is_bad = !new.is_null() && probe::readable(new as u64, bytes) < bytes;
+    if is_bad || (!old.is_null() && !probe::is_writable(old as u64)) {
         return raw::fail(libc::EFAULT);
     }
     let ours = match number {
@@ -222,6 +309,12 @@ pub fn set_action(args: &Args) -> i64 {
             cancellation::note_handler(number);
             action.handler = ours;
             action.flags = (wanted.flags | SA_SIGINFO) & !SA_RESETHAND;
+        } else if wanted.handler == 0
+            && PROBED.contains(&(number as i32))
+            && CATCHES.load(Ordering::Relaxed)
+        {
+            HANDLER[number].store(0, Ordering::Release);
+            action = catching();
         }
         passed[1] = (&raw const action) as u64;
     }
@@ -236,7 +329,14 @@ pub fn set_action(args: &Args) -> i64 {
     if let Some(old) = unsafe { old.as_mut() }
         && old.handler == ours
     {
-        (old.handler, old.flags) = (before.0, before.1 | old.flags & !SA_SIGINFO);
+        *old = match before.0 {
+            0 => Action::default(),
+            handler => Action {
+                handler,
+                flags: before.1 | old.flags & !SA_SIGINFO,
+                ..*old
+            },
+        };
     }
     result
 }

@@ -46,6 +46,8 @@ pub struct Thread {
     pub asked: AtomicU64,
     /// File that goes back to the mount after the call; 0: none.
     pub leaves: AtomicU64,
+    /// First address of a page that the thread has written to last; 0: none.
+    pub writable_page: AtomicUsize,
     /// Not 0: what the thread's end runs is there ([`Self::prepare`]).
     prepared: AtomicU32,
     /// Signals to block again when the waiting one has been sent.

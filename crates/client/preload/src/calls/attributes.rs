@@ -2,7 +2,7 @@
 
 use crate::calls::names;
 use crate::calls::route::{Call, Route};
-use crate::calls::vectors::Buffer;
+use crate::calls::vectors::{Access, Buffer};
 use crate::client::{self, caller};
 use core::sync::atomic::Ordering;
 use rustix::fs::FallocateFlags;
@@ -13,6 +13,7 @@ use shale_fd::table::Entry;
 use shale_format::Ino;
 use shale_format::limits::FILE_BYTES_MAX;
 use shale_interpose::outcome::PASS;
+use shale_interpose::probe;
 use shale_interpose::raw::{self, Args, nr};
 use shale_interpose::thread::Thread;
 use shale_libfs::{Attr, Timestamp};
@@ -224,7 +225,7 @@ pub fn stat(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) -> i
 /// Gives a program what it asked for with `stat` at an address.
 pub fn put_stat(attr: &Attr, device: u64, into: u64) -> i64 {
     let status = status(attr, device);
-    if let Err(result) = Buffer::new(into, size_of::<libc::stat>() as u64) {
+    if let Err(result) = Buffer::check::<libc::stat>(into, Access::Write) {
         return result;
     }
     // SAFETY: the program gave space for a `stat` there.
@@ -244,7 +245,7 @@ pub struct Of {
 
 /// Gives a program what it asked for with `statx` of this mask at an address.
 pub fn put_statx(attr: &Attr, of: &Of, mask: u32, into: u64) -> i64 {
-    if let Err(result) = Buffer::new(into, size_of::<libc::statx>() as u64) {
+    if let Err(result) = Buffer::check::<libc::statx>(into, Access::Write) {
         return result;
     }
     // SAFETY: a `statx` is numbers only.
@@ -273,8 +274,8 @@ pub fn put_statx(attr: &Attr, of: &Of, mask: u32, into: u64) -> i64 {
 /// # Safety
 /// `path` is what the program gave for a path.
 pub unsafe fn is_empty_path(path: u64) -> bool {
-    // SAFETY: as above; addresses of the first page are not read.
-    path == 0 || path >= 4096 && unsafe { (path as *const u8).read() } == 0
+    // SAFETY: as above; it can be read.
+    path == 0 || probe::readable(path, 1) == 1 && unsafe { (path as *const u8).read() } == 0
 }
 
 fn status(attr: &Attr, device: u64) -> libc::stat {
@@ -355,7 +356,7 @@ pub fn ioctl(thread: &Thread, fd: i32, index: u32, args: &Args) -> i64 {
         Ok(attr) => attr.size,
         Err(e) => return call.failed(client, held, e),
     };
-    if let Err(result) = Buffer::new(args[2], 4) {
+    if let Err(result) = Buffer::check::<i32>(args[2], Access::Write) {
         return result;
     }
     // Behind the end it is less than nothing.

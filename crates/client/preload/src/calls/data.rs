@@ -2,7 +2,7 @@
 
 use crate::calls::route::{Call, Route};
 use crate::calls::short_way;
-use crate::calls::vectors::{Buffer, buffers};
+use crate::calls::vectors::{Access, Buffer, buffers};
 use crate::client::{Client, caller};
 use core::sync::atomic::Ordering;
 use shale_fd::description::OffsetGuard;
@@ -92,11 +92,11 @@ enum Buffers {
 }
 
 impl Buffers {
-    fn of(number: u32, args: &Args) -> Result<Self, i64> {
+    fn of(number: u32, args: &Args, access: Access) -> Result<Self, i64> {
         match number {
-            nr::WRITE | nr::PWRITE => Ok(Self::One(Buffer::new(args[1], args[2])?)),
+            nr::WRITE | nr::PWRITE => Ok(Self::One(Buffer::of(args[1], args[2], Access::Read)?)),
             // SAFETY: the registers of the program's own call.
-            _ => Ok(Self::Many(unsafe { buffers(args[1], args[2]) }?)),
+            _ => Ok(Self::Many(unsafe { buffers(args[1], args[2], access) }?)),
         }
     }
 
@@ -140,7 +140,7 @@ pub fn read_plain(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args
     if !call.readable() {
         return raw::fail(libc::EBADF);
     }
-    let buffer = match Buffer::new(args[1], args[2]) {
+    let buffer = match Buffer::of(args[1], args[2], Access::Write) {
         Ok(buffer) => buffer,
         Err(result) => return result,
     };
@@ -191,7 +191,11 @@ pub fn transfer(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) 
     if !asked.is_allowed(&call) {
         return raw::fail(libc::EBADF);
     }
-    let buffers = match Buffers::of(number, args) {
+    let access = match asked.write {
+        true => Access::Read,
+        false => Access::Write,
+    };
+    let buffers = match Buffers::of(number, args, access) {
         Ok(buffers) => buffers,
         Err(result) => return result,
     };

@@ -1,6 +1,6 @@
 //! Descriptors that come, go, and are duplicated. The kernel does it; the table follows.
 
-use crate::calls::vectors::Buffer;
+use crate::calls::vectors::{Access, Buffer};
 use crate::pays;
 use core::sync::atomic::Ordering;
 use shale_fd::description::{self, Description};
@@ -119,7 +119,7 @@ const LOCKS: [i32; 6] = [
 /// Locks can begin at the offset or at the end of the file (`lockf` always begins at the offset):
 /// has the kernel know what it is about to use.
 fn resolve_origin(fd: i32, index: u32, at: u64) {
-    if Buffer::new(at, size_of::<libc::flock>() as u64).is_err() {
+    if Buffer::check::<libc::flock>(at, Access::Read).is_err() {
         return;
     }
     // SAFETY: the program gave a `struct flock` there, which the kernel is about to read, too.

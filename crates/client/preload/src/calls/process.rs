@@ -21,6 +21,7 @@ use shale_fd::transfer;
 use shale_interpose::environment;
 use shale_interpose::inside::{READY, caught, with_signals_blocked};
 use shale_interpose::outcome::{ONTO_STACK, PASS};
+use shale_interpose::probe;
 use shale_interpose::raw::{self, Args, nr};
 use shale_interpose::thread::{self, Thread};
 
@@ -143,7 +144,9 @@ impl Asked {
                 stack = core::mem::take(&mut args[1]);
                 args[0]
             }
-            nr::CLONE3 if args[0] < 4096 || args[1] < 64 => return None,
+            nr::CLONE3 if args[1] < 64 || probe::readable(args[0], args[1]) < args[1] => {
+                return None;
+            }
             // Nobody knows.
             nr::CLONE3 if args[1] as usize > size_of_val(block) => u64::MAX,
             nr::CLONE3 => {

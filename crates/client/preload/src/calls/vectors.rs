@@ -1,10 +1,13 @@
 //! The program's buffers.
 //!
-//! The kernel answers a bad pointer with an error; here it would be a crash. What can be detected
-//! cheaply is checked: the first page, addresses that are not the program's, lengths.
+//! The kernel answers a bad pointer with an error; here it would be a crash. So what a call reads is touched first where
+//! a fault does no harm ([`probe`]), and where it writes its first byte.
 
+use core::sync::atomic::Ordering;
 use shale_fd::mapped;
+use shale_interpose::probe;
 use shale_interpose::raw::{self, Args, nr};
+use shale_interpose::thread;
 
 /// Most bytes that one call moves, as on Linux.
 pub const CALL_BYTES_MAX: usize = 0x7fff_f000;
@@ -21,12 +24,56 @@ pub struct Buffer {
     bytes: u64,
 }
 
+/// What a call does with memory of the program's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// It reads it.
+    Read,
+    /// It stores there.
+    Write,
+}
+
 impl Buffer {
-    /// The buffer of a call like `read`, cut to what one call moves.
+    /// The buffer of a call like `read` or `write`, cut to what one call moves, and where it is read to what is there. One that is written
+    /// begins where something is; whether all of it is, only the kernel finds out without touching what it will not fill.
     ///
     /// # Errors
     /// `EFAULT`, `EINVAL`.
-    pub fn new(at: u64, bytes: u64) -> Result<Self, i64> {
+    #[inline]
+    pub fn of(at: u64, bytes: u64, access: Access) -> Result<Self, i64> {
+        let buffer = Self::new(at, bytes)?;
+        let there = match access {
+            _ if buffer.is_empty() => return Ok(buffer),
+            Access::Read => probe::readable(at, buffer.bytes),
+            Access::Write if is_writable(at) => buffer.bytes,
+            Access::Write => 0,
+        };
+        match there {
+            0 => Err(raw::fail(libc::EFAULT)),
+            bytes => Ok(Self { at, bytes }),
+        }
+    }
+
+    /// Memory of a `T` that a call is to fill in, or that it reads.
+    ///
+    /// # Errors
+    /// `EFAULT`.
+    pub fn check<T>(at: u64, access: Access) -> Result<(), i64> {
+        let bytes = size_of::<T>() as u64;
+        let there = Self::of(at, bytes, access)?.bytes == bytes
+            && (access == Access::Read || probe::is_writable(at + bytes - 1));
+        if there {
+            Ok(())
+        } else {
+            Err(raw::fail(libc::EFAULT))
+        }
+    }
+
+    /// The buffer of a call, cut to what one call moves, wherever it is.
+    ///
+    /// # Errors
+    /// `EFAULT`, `EINVAL`.
+    fn new(at: u64, bytes: u64) -> Result<Self, i64> {
         if bytes > i64::MAX as u64 {
             return Err(raw::fail(libc::EINVAL));
         }
@@ -98,21 +145,47 @@ impl Buffer {
 ///
 /// # Safety
 /// `at` and `count` are what the program gave for this call.
-pub unsafe fn buffers(at: u64, count: u64) -> Result<Vec<Buffer>, i64> {
+pub unsafe fn buffers(at: u64, count: u64, access: Access) -> Result<Vec<Buffer>, i64> {
     if count > BUFFERS_MAX {
         return Err(raw::fail(libc::EINVAL));
     }
-    let list = Buffer::new(at, count * size_of::<Buffer>() as u64)?;
+    let bytes = count * size_of::<Buffer>() as u64;
+    let list = Buffer::of(at, bytes, Access::Read)?;
+    if list.bytes < bytes {
+        return Err(raw::fail(libc::EFAULT));
+    }
     let mut left = CALL_BYTES_MAX;
     let mut all = Vec::with_capacity(count as usize);
     for i in 0..count {
         // SAFETY: the program says that it has `count` of them there.
         let one = unsafe { (list.at as *const Buffer).add(i as usize).read_unaligned() };
-        let one = Buffer::new(one.at, one.bytes)?.first(left);
-        left -= one.len();
-        all.push(one);
+        let wanted = Buffer::new(one.at, one.bytes)?.first(left);
+        match Buffer::of(wanted.at, wanted.bytes, access) {
+            Ok(there) => all.push(there),
+            Err(e) if all.iter().all(Buffer::is_empty) => return Err(e),
+            // As much as there is before it.
+            Err(_) => break,
+        }
+        left -= wanted.len();
+        if all.last().is_some_and(|there| there.len() < wanted.len()) {
+            break;
+        }
     }
     Ok(all)
+}
+
+/// Whether a byte can be written, or could a moment ago in this page.
+#[inline]
+fn is_writable(at: u64) -> bool {
+    let (thread, page) = (thread::this(), at as usize & !4095);
+    if thread.writable_page.load(Ordering::Relaxed) == page {
+        return true;
+    }
+    let is_writable = probe::is_writable(at);
+    if is_writable {
+        thread.writable_page.store(page, Ordering::Relaxed);
+    }
+    is_writable
 }
 
 /// Bytes that a `read` or a `write` of any form asks for; 0: the kernel will refuse.
@@ -121,7 +194,7 @@ pub fn bytes(number: u32, args: &Args) -> usize {
         nr::READ | nr::WRITE | nr::PREAD | nr::PWRITE => args[2] as usize,
         _ => {
             // SAFETY: the registers of the program's own call.
-            let all = unsafe { buffers(args[1], args[2]) };
+            let all = unsafe { buffers(args[1], args[2], Access::Read) };
             all.map_or(0, |all| all.iter().map(Buffer::len).sum())
         }
     }
@@ -137,14 +210,16 @@ mod tests {
         assert_eq!(Buffer::new(u64::MAX - 4, 8), Err(raw::fail(libc::EFAULT)));
         assert_eq!(Buffer::new(8192, u64::MAX), Err(raw::fail(libc::EINVAL)));
         assert!(Buffer::new(0, 0).unwrap().is_empty());
-        let list = [(8192u64, 5u64), (4096, 1 << 40), (4096, 7)];
-        // SAFETY: the list is there; its buffers are not touched.
-        let all = unsafe { buffers(list.as_ptr() as u64, 3) }.unwrap();
-        assert_eq!(all.iter().map(Buffer::len).sum::<usize>(), CALL_BYTES_MAX);
+        let bytes = [0u8; 8192];
+        let at = bytes.as_ptr() as u64;
+        let list = [(at, 5u64), (at, 0), (at + 10, 7)];
+        // SAFETY: the list is there.
+        let all = unsafe { buffers(list.as_ptr() as u64, 3, Access::Read) }.unwrap();
+        assert_eq!(all.iter().map(Buffer::len).sum::<usize>(), 12);
         // SAFETY: as above.
         assert_eq!(
             // SAFETY: a length above the limit is refused before the list is read.
-            unsafe { buffers(list.as_ptr() as u64, 1025) },
+            unsafe { buffers(list.as_ptr() as u64, 1025, Access::Read) },
             Err(raw::fail(libc::EINVAL))
         );
     }

@@ -8,7 +8,7 @@ use shale_fd::{description, recent, report};
 use shale_interpose::inside::READY;
 use shale_interpose::rewrite;
 use shale_interpose::trampolines::{REAL, SITES_LEAD_HERE, serve_with};
-use shale_interpose::{bypass, environment, protect, thread};
+use shale_interpose::{bypass, environment, protect, signals, thread};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -70,6 +70,9 @@ fn set_up() {
             pays::configure();
             protect::configure();
             serve::set_classes();
+        }
+        if !bypassed {
+            signals::catch_faults();
         }
         let rewritten = has_barriers && {
             let done = rewrite::rewrite(names::setting::are_wanted());

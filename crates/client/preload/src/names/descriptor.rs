@@ -1,7 +1,7 @@
 //! Calls about a placeholder that other files leave to the kernel, and that need not have it opened.
 
 use crate::calls::attributes;
-use crate::calls::vectors::{Buffer, CALL_BYTES_MAX};
+use crate::calls::vectors::{Access, Buffer, CALL_BYTES_MAX};
 use crate::client;
 use crate::names::kernel::asks_about_itself;
 use crate::names::mapping;
@@ -113,7 +113,8 @@ impl Side {
         let index = placeholder_of(fd as i32)?;
         let d = description::get(index);
         let held = d.lock(thread::tid());
-        if placeholder_of(fd as i32) != Some(index) || (1..4096).contains(&place) {
+        let is_bad = place != 0 && Buffer::check::<u64>(place, Access::Write).is_err();
+        if placeholder_of(fd as i32) != Some(index) || is_bad {
             return None;
         }
         let at = match place {
@@ -243,6 +244,9 @@ fn copy_from_kernel(args: &Args) -> Option<i64> {
     {
         return None;
     }
+    if !own_offset && Buffer::check::<u64>(args[1], Access::Write).is_err() {
+        return None;
+    }
     let seek = |to: u64, whence: i32| {
         // SAFETY: three numbers; no memory is touched.
         unsafe { raw::syscall(nr::LSEEK, &[fd as u64, to, whence as u64, 0, 0, 0]) }
@@ -302,7 +306,7 @@ fn list(index: u32, args: &Args) -> Option<i64> {
     if !d.is_directory() {
         return Some(raw::fail(libc::ENOTDIR));
     }
-    let into = match Buffer::new(args[1], (args[2] as u32).into()) {
+    let into = match Buffer::of(args[1], (args[2] as u32).into(), Access::Write) {
         Ok(buffer) => buffer,
         Err(result) => return Some(result),
     };

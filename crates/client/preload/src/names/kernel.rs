@@ -6,6 +6,7 @@ use crate::names::{paths, place, setting, state};
 use core::sync::atomic::Ordering;
 use shale_fd::placeholder;
 use shale_interpose::inside::with_signals_blocked;
+use shale_interpose::probe;
 use shale_interpose::raw::{Args, nr};
 use shale_interpose::thread;
 use shale_libfs::prepare_thread;
@@ -250,7 +251,8 @@ fn needed(fd: i32) {
 /// The registers are those of a `poll` or `ppoll`.
 unsafe fn each_polled(args: &Args) {
     let (at, count) = (args[0], args[1].min(1 << 16) as usize);
-    if at < 4096 {
+    let bytes = (count * size_of::<libc::pollfd>()) as u64;
+    if probe::readable(at, bytes) < bytes {
         return;
     }
     for i in 0..count {
@@ -264,7 +266,9 @@ unsafe fn each_polled(args: &Args) {
 unsafe fn each_selected(args: &Args) {
     let count = (args[0] as i32).clamp(0, libc::FD_SETSIZE as i32);
     for &set in &args[1..4] {
-        for fd in (0..count).filter(|_| set >= 4096) {
+        let bytes = (count as u64).div_ceil(64) * 8;
+        let is_there = set != 0 && probe::readable(set, bytes) == bytes;
+        for fd in (0..count).filter(|_| is_there) {
             // SAFETY: a set of so many descriptors is there, as the program says.
             let word = unsafe { (set as *const u64).add(fd as usize / 64).read_unaligned() };
             if word >> (fd % 64) & 1 != 0 {

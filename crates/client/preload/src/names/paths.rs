@@ -1,7 +1,7 @@
 //! Calls about paths, but for those that open.
 
 use crate::calls::attributes::{self, Of};
-use crate::calls::vectors::Buffer;
+use crate::calls::vectors::{Access, Buffer};
 use crate::client::Client;
 use crate::names::place::{self, Place};
 use crate::names::state::Named;
@@ -250,9 +250,7 @@ pub unsafe fn set_times(at: u64) -> Option<[Option<SetTime>; 2]> {
     if at == 0 {
         return Some([Some(SetTime::Now); 2]);
     }
-    if at < 4096 {
-        return None;
-    }
+    Buffer::check::<[libc::timespec; 2]>(at, Access::Read).ok()?;
     // SAFETY: the caller's promise.
     let given = unsafe { (at as *const [libc::timespec; 2]).read_unaligned() };
     let one = |t: &libc::timespec| match t.tv_nsec {
@@ -294,7 +292,7 @@ fn readlink(tree: &Tree, path: &[u8], into: u64, bytes: u64) -> Done {
     }
     let target = tree.readlink(path)?;
     let bytes = target.len().min(bytes as i32 as usize);
-    match Buffer::new(into, bytes as u64) {
+    match Buffer::of(into, bytes as u64, Access::Write) {
         Ok(buffer) => {
             // SAFETY: the program gave the buffer for this call.
             unsafe { buffer.space() }.copy_from_slice(&target[..bytes]);

@@ -5,13 +5,13 @@ use crate::client::{self, Client};
 use crate::names::setting;
 use crate::names::state::Named;
 use crate::names::worth::{self, Use};
-use core::ffi::{CStr, c_char};
 use core::sync::atomic::Ordering;
 use parking_lot::Mutex;
 use shale_fd::description;
 use shale_fd::mounts::{self, MNT_ID_UNIQUE};
 use shale_fd::table::{self, Entry};
 use shale_format::Ino;
+use shale_interpose::probe;
 use shale_interpose::raw::{self, nr};
 use shale_libfs::{Session, Tree};
 use std::sync::Arc;
@@ -67,8 +67,8 @@ pub unsafe fn path<'a>(at: u64) -> Option<&'a [u8]> {
         return None;
     }
     // SAFETY: a string of the program's, as it says.
-    let path = unsafe { CStr::from_ptr(at as *const c_char) }.to_bytes();
-    (!path.is_empty() && path.len() < PATH_MAX).then_some(path)
+    let path = unsafe { probe::string(at, PATH_MAX) }?.to_bytes();
+    (!path.is_empty()).then_some(path)
 }
 
 /// Where a path leads that a call gives with a descriptor of a directory, and whether that use of it may take leases; `None`: not to

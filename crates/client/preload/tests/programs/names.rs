@@ -154,6 +154,32 @@ fn a_directory_that_others_use_is_left_to_the_mount() {
     assert_eq!(fs::read_dir(dir.join("new")).unwrap().count(), FILES);
 }
 
+/// Bad pointers are `EFAULT`, as the kernel says, with data and names served; faults of the program itself are its own.
+#[test]
+fn bad_pointers_are_refused_as_the_kernel_does() {
+    let Some(m) = Mounted::new() else { return };
+    let program = compiled("pointers");
+    let expected = Run::of(&m, &program).arg(m.dir("mount"));
+    let expected = expected.without_library().output();
+    assert!(expected.ends_with("the last: 10 \n"), "{expected}");
+    let data = Run::of(&m, &program).env("SHALE_WARM_CALLS", "0");
+    for (run, dir) in [(data, "data"), (named(&m, &program), "names")] {
+        let report = m.beside(dir);
+        let run = run.env("SHALE_REPORT", &report).arg(m.dir(dir));
+        let output = run.output();
+        for (expected, line) in expected.lines().zip(output.lines()) {
+            assert_eq!(line, expected, "{dir}: {output}");
+        }
+        assert_eq!(output, expected, "{dir}");
+        let report = fs::read_to_string(&report).unwrap();
+        let of = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap();
+        let writes = report
+            .lines()
+            .map(|line| of(line)["fast"]["write"].as_u64());
+        assert!(writes.max().flatten() > Some(100), "{report}");
+    }
+}
+
 /// What a process under `shale run` and the mount rename in turns, the kernel knows right after each, also while others ask for the same names
 /// all the time: an answer to them that is on its way when the directory leaves the mount is not kept.
 #[test]
