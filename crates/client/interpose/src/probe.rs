@@ -132,6 +132,7 @@ mod tests {
         let place = (at + PAGE - 4) as *mut [u8; 4];
         // SAFETY: in the first page.
         unsafe { place.write(*b"abc\0") };
+        // SAFETY: nobody changes the pages.
         let found = |at, max| unsafe { string(at, max) }.map(CStr::to_bytes);
         assert_eq!(found(at + PAGE - 4, 4), Some(&b"abc"[..]));
         assert_eq!(found(at + PAGE - 4, 3), None);

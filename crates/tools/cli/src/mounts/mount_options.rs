@@ -90,7 +90,7 @@ impl Given {
             _ if OF_FUSE.iter().any(|of_fuse| word.starts_with(of_fuse)) => {}
             _ => {
                 return Err(Failure::usage(format!("-o {word}: there is no such option")).advise(
-                    "there are ro, rw, noatime, relatime, nosuid, suid, nodev, dev, noexec, exec, remount",
+                    "there are ro, rw, noatime, relatime, nosuid, suid, nodev, dev, noexec, exec, degraded, metrics=ADDRESS, fsname=NAME, remount",
                 ));
             }
         }

@@ -13,6 +13,7 @@ use crate::mounts::state::StateDir;
 use crate::service::kernel_caches::{KernelCaches, Sweeper};
 use crate::service::log_file::{LogFile, tracing_to};
 use crate::service::metrics;
+use crate::service::termination;
 use rustix::process::Signal;
 use shale_daemon::{Daemon, DaemonConfig, DaemonError};
 use shale_fuse::{Ended, MountInfo, READERS_MAX, ServeOptions, ShaleFs};
@@ -34,6 +35,7 @@ const ALONE: Duration = Duration::from_secs(1);
 
 /// Serves until the mount is gone.
 pub fn run() -> Result<()> {
+    termination::block()?;
     shale_sys::heap::keep_little();
     let default = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

@@ -3,7 +3,7 @@
 //! * `supervise`: outlives daemons, and starts them; `deaths` says when, and when no more;
 //! * `daemon`: owns the volume, and serves clients and the kernel; `kernel_caches` is between the two;
 //! * `log_file`: where both write what happens;
-//! * `metrics`: numbers for Prometheus.
+//! * `metrics`: numbers for Prometheus; `termination`: signals that end a mount in order.
 
 pub mod daemon;
 mod deaths;
@@ -11,3 +11,4 @@ pub mod kernel_caches;
 pub mod log_file;
 pub mod metrics;
 pub mod supervise;
+mod termination;

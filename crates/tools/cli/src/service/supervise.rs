@@ -22,6 +22,7 @@ use crate::mounts::state::{State, StateDir};
 use crate::process::{Left, Process, child_ends_within, left_of};
 use crate::service::deaths::Deaths;
 use crate::service::log_file::{LogFile, tracing_to};
+use crate::service::termination::Termination;
 use crate::terminal::note;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::Shutdown;
@@ -120,8 +121,10 @@ pub fn verb(args: &Args) -> Result<()> {
 /// # Errors
 /// It could not be mounted, or was given up, or not every log came into the volume.
 pub fn run(wanted: &Wanted, front: Front) -> Result<()> {
+    let termination = Termination::watch()?;
     let outcome = Supervisor::new(wanted, &front).and_then(|mut supervisor| {
         supervisor.mount(wanted)?;
+        termination.unmounts(supervisor.dir.clone());
         front.tell(&Report::Mounted);
         supervisor.keep()
     });

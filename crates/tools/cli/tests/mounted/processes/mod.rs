@@ -5,3 +5,4 @@ mod killed_notifier;
 mod lasting;
 mod stopped;
 mod supervision;
+mod termination;
