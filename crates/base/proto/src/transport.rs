@@ -18,6 +18,12 @@ use std::sync::{Arc, Mutex};
 pub trait Channel: Send + Sync {
     /// Asks and waits for the answer and the descriptors that come with it.
     fn call(&self, request: Request) -> Result<(Reply, Vec<OwnedFd>), ProtoError>;
+
+    /// Asks by a new connection, behind one that has ended, what a process may ask that is no client; waits until a daemon that is started again
+    /// answers. Without a way to one: [`ProtoError::Closed`].
+    fn call_again(&self, _request: Request) -> Result<Reply, ProtoError> {
+        Err(ProtoError::Closed)
+    }
 }
 
 /// The daemon's side of one client.

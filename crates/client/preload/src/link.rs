@@ -13,7 +13,7 @@ use shale_proto::{
     Channel, LeaseMode, LeaseRequestMode, ProtoError, Reply, Request, SocketChannel,
 };
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Files that are remembered to be mediated.
@@ -30,6 +30,8 @@ struct MediatedFile {
 /// A connection.
 pub struct Link {
     channel: SocketChannel,
+    /// Where the daemon listens, or the next one.
+    path: PathBuf,
     broken: AtomicBool,
     mediated: Mutex<[MediatedFile; REMEMBERED]>,
     any: AtomicU32,
@@ -45,6 +47,7 @@ impl Link {
     pub fn connect(path: &Path) -> Result<Self, ProtoError> {
         Ok(Self {
             channel: SocketChannel::connect_placed(path, own::hide)?,
+            path: path.to_owned(),
             broken: AtomicBool::new(false),
             mediated: Mutex::new([MediatedFile::default(); REMEMBERED]),
             any: AtomicU32::new(0),
@@ -144,6 +147,11 @@ impl Channel for Link {
         }
         let (reply, fds) = answer?;
         Ok((reply, fds.into_iter().map(own::hide).collect()))
+    }
+
+    fn call_again(&self, request: Request) -> Result<Reply, ProtoError> {
+        let again = SocketChannel::connect_placed(&self.path, own::hide)?;
+        Ok(again.call(request)?.0)
     }
 }
 

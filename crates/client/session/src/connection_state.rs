@@ -60,6 +60,14 @@ impl ConnectionState {
         }
     }
 
+    /// Whether a record, up to `end`, counts in a log that has ended by now.
+    pub fn counts(&self, end: LogPos) -> std::result::Result<(), Stop> {
+        match self.log_end() {
+            log_end::NONE => Err(Errno::IO.into()),
+            _ => self.counts_after_all(end),
+        }
+    }
+
     #[cold]
     fn counts_after_all(&self, end: LogPos) -> std::result::Result<(), Stop> {
         for _ in 0..END_TRIES {

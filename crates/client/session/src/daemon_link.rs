@@ -36,15 +36,19 @@ impl DaemonLink {
 
     /// Asks the daemon; a refusal becomes its errno.
     pub fn ask(&self, request: Request) -> Result<Reply> {
-        match self.call(request)?.0 {
-            Reply::Refused { errno, why } => {
-                if errno != libc::ENOENT {
-                    tracing::warn!("daemon refuses: {why}");
-                }
-                Err(Errno::from_raw_os_error(errno))
-            }
-            reply => Ok(reply),
-        }
+        accepted(self.call(request)?.0)
+    }
+
+    /// As [`Self::ask`], by a new connection ([`Channel::call_again`]).
+    fn ask_again(&self, request: Request) -> Result<()> {
+        let reply = self.channel.call_again(request).map_err(|e| proto(&e))?;
+        accepted(reply).map(|_| ())
+    }
+
+    /// Asks; `None`: the daemon has gone.
+    fn ask_while_there(&self, request: Request) -> Option<Result<()>> {
+        let (reply, _) = self.channel.call(request).ok()?;
+        Some(accepted(reply).map(|_| ()))
     }
 
     /// Asks the daemon; its answer as it is, and the descriptors that come with it.
@@ -58,16 +62,19 @@ impl DaemonLink {
     }
 
     /// Has this client's log survive a power cut up to this position; waits for the device. Only where the log lies in memory.
-    pub(crate) fn harden(&self, upto: LogPos) -> Result<()> {
+    /// `None`: the daemon has gone meanwhile.
+    pub(crate) fn harden(&self, upto: LogPos) -> Option<Result<()>> {
         match self.is_hardened(upto) {
-            true => Ok(()),
-            false => self.ask(Request::Harden { upto: upto.0 }).map(|_| ()),
+            true => Some(Ok(())),
+            false => self.ask_while_there(Request::Harden { upto: upto.0 }),
         }
     }
 
     /// Has what every client of the volume has published survive a power cut; waits for the device. Only where logs lie in memory.
+    /// One that is started again meanwhile has brought what was published into the volume before it answers.
     pub(crate) fn harden_all(&self) -> Result<()> {
-        self.ask(Request::HardenAll).map(|_| ())
+        self.ask_while_there(Request::HardenAll)
+            .unwrap_or_else(|| self.ask_again(Request::HardenAll))
     }
 
     /// Whether the records before this position survive a power cut already, where the log lies in memory.
@@ -142,5 +149,18 @@ impl DaemonLink {
     pub fn notes_access(&self) -> bool {
         const NOT: u64 = mount_flag::READ_ONLY | mount_flag::NO_ATIME;
         self.words.load_u64(daemon_page::MOUNT) & NOT == 0
+    }
+}
+
+/// An answer; a refusal becomes its errno.
+fn accepted(reply: Reply) -> Result<Reply> {
+    match reply {
+        Reply::Refused { errno, why } => {
+            if errno != libc::ENOENT {
+                tracing::warn!("daemon refuses: {why}");
+            }
+            Err(Errno::from_raw_os_error(errno))
+        }
+        reply => Ok(reply),
     }
 }

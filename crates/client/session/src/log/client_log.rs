@@ -359,9 +359,18 @@ impl ClientLog {
         *busy = true;
         drop(busy);
         let hardened = self.daemon.harden(upto);
+        let hardened = hardened.unwrap_or_else(|| self.harden_by_next_daemon(upto));
         *asking.lock().unwrap_or_else(PoisonError::into_inner) = false;
         asked.notify_all();
         hardened
+    }
+
+    /// The daemon was killed while it was asked. The records are in the log, and a daemon that is started again has brought what counts of it
+    /// into the volume, durably, before it answers anybody: so the call is done, and must not be made again.
+    #[cold]
+    fn harden_by_next_daemon(&self, upto: LogPos) -> Result<()> {
+        self.daemon.harden_all()?;
+        self.connection.counts(upto).map_err(final_errno)
     }
 
     /// As [`Self::harden`], also where the session hardens later.

@@ -1,5 +1,6 @@
 //! Volumes without NVM: made and checked, mounted, and what a power cut leaves of them.
 
+mod once;
 mod sync;
 
 use crate::commands::watch::{get, value, well_formed};
@@ -50,7 +51,7 @@ fn a_volume_without_nvm_is_made_and_checked() {
 
 /// A volume on one SSD, with a mount point. What is left of it goes when it is dropped.
 struct Ssd {
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
     file: String,
     place: String,
     memory_dir: PathBuf,
@@ -75,7 +76,7 @@ impl Ssd {
         let made: Value = serde_json::from_str(&shale(&args).ok()).unwrap();
         let memory_dir = made["staged"]["memory_dir"].as_str().unwrap().into();
         Self {
-            _dir: dir,
+            dir,
             file,
             place,
             memory_dir,
@@ -92,6 +93,11 @@ impl Ssd {
 
     fn path(&self, name: &str) -> PathBuf {
         Path::new(&self.place).join(name)
+    }
+
+    /// A path beside the mount point.
+    fn beside(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
     }
 
     /// Kills the daemon and what would start another one.
