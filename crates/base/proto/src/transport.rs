@@ -11,7 +11,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 /// A client's way to its daemon.
@@ -122,6 +122,8 @@ fn seqpacket() -> Result<OwnedFd, ProtoError> {
 /// take turns.
 pub struct SocketChannel {
     socket: Mutex<Connection>,
+    /// Where the daemon listens, or the next one.
+    path: PathBuf,
 }
 
 /// A connected socket, and space for a message from it.
@@ -150,11 +152,29 @@ impl SocketChannel {
                 socket,
                 received: vec![0; MESSAGE_BYTES_MAX],
             }),
+            path: path.to_owned(),
         })
+    }
+
+    /// As [`Channel::call_again`], placed as by [`Self::connect_placed`].
+    ///
+    /// # Errors
+    /// Nobody listens, or answers.
+    pub fn call_again_placed(
+        &self,
+        request: Request,
+        place: impl FnOnce(OwnedFd) -> OwnedFd,
+    ) -> Result<Reply, ProtoError> {
+        let again = Self::connect_placed(&self.path, place)?;
+        Ok(again.call(request)?.0)
     }
 }
 
 impl Channel for SocketChannel {
+    fn call_again(&self, request: Request) -> Result<Reply, ProtoError> {
+        self.call_again_placed(request, |socket| socket)
+    }
+
     fn call(&self, request: Request) -> Result<(Reply, Vec<OwnedFd>), ProtoError> {
         let mut connection = self
             .socket

@@ -13,7 +13,7 @@ use shale_proto::{
     Channel, LeaseMode, LeaseRequestMode, ProtoError, Reply, Request, SocketChannel,
 };
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Files that are remembered to be mediated.
@@ -30,8 +30,6 @@ struct MediatedFile {
 /// A connection.
 pub struct Link {
     channel: SocketChannel,
-    /// Where the daemon listens, or the next one.
-    path: PathBuf,
     broken: AtomicBool,
     mediated: Mutex<[MediatedFile; REMEMBERED]>,
     any: AtomicU32,
@@ -47,7 +45,6 @@ impl Link {
     pub fn connect(path: &Path) -> Result<Self, ProtoError> {
         Ok(Self {
             channel: SocketChannel::connect_placed(path, own::hide)?,
-            path: path.to_owned(),
             broken: AtomicBool::new(false),
             mediated: Mutex::new([MediatedFile::default(); REMEMBERED]),
             any: AtomicU32::new(0),
@@ -150,8 +147,7 @@ impl Channel for Link {
     }
 
     fn call_again(&self, request: Request) -> Result<Reply, ProtoError> {
-        let again = SocketChannel::connect_placed(&self.path, own::hide)?;
-        Ok(again.call(request)?.0)
+        self.channel.call_again_placed(request, own::hide)
     }
 }
 
