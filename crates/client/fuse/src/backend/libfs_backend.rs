@@ -672,6 +672,10 @@ mod tests {
         assert!(by(0, own), "the process has changed its user");
         let thread = || rustix::thread::gettid().as_raw_pid().cast_unsigned();
         let ended = std::thread::spawn(thread).join().unwrap();
+        // Who has joined a thread goes on a moment before the kernel has forgotten it.
+        while std::path::Path::new(&format!("/proc/self/task/{ended}")).exists() {
+            std::thread::yield_now();
+        }
         assert!(!by(0, ended), "a thread that has ended is nobody's");
         std::thread::scope(|scope| {
             scope.spawn(|| assert!(by(0, thread()), "so has one of its threads"));
