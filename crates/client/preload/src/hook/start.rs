@@ -71,9 +71,6 @@ fn set_up() {
             protect::configure();
             serve::set_classes();
         }
-        if !bypassed {
-            signals::catch_faults();
-        }
         let rewritten = has_barriers && {
             let done = rewrite::rewrite(names::setting::are_wanted());
             report::rewritten(done.sites, done.all);
@@ -81,6 +78,10 @@ fn set_up() {
         };
         calls::direct::set_any(false);
         if rewritten {
+            // Only where the program's own handlers come by here: else it would find ours.
+            if !bypassed {
+                signals::catch_faults();
+            }
             SITES_LEAD_HERE.store(1, Ordering::Relaxed);
             READY.store(true, Ordering::Release);
         }
