@@ -45,6 +45,7 @@ pub mod nr {
     pub const TRUNCATE: u32 = 76;
     pub const FTRUNCATE: u32 = 77;
     pub const GETDENTS: u32 = 78;
+    pub const GETCWD: u32 = 79;
     pub const CHDIR: u32 = 80;
     pub const FCHDIR: u32 = 81;
     pub const RENAME: u32 = 82;

@@ -134,7 +134,7 @@ fn is_quiet() -> bool {
 
 /// Whether the time of a call that the kernel makes says what it is worth to serve names.
 fn is_measured(number: u32, args: &Args) -> bool {
-    setting::is_by_time() && Use::of(number, args) == Use::Make && !state::are_over()
+    setting::is_by_time() && Use::of(number, args).makes() && !state::are_over()
 }
 
 /// Has the kernel make a call, and takes note of how long that takes.
@@ -166,7 +166,7 @@ fn note_spent(number: u32, args: &Args, ns: u64) {
         && let Some((dir, path)) = paths::target(number, args)
         && let Some(place) = place::place(named, dir, path, Use::Ask)
     {
-        worth::spent_at(place.start, place.path, ns);
+        worth::spent_at(place.known_as, place.path, ns);
     }
 }
 
@@ -237,7 +237,7 @@ fn note_cost(named: &Named, number: u32, args: &Args, cost: &Cost) {
         places
             .iter()
             .flatten()
-            .map(|place| (place.start, place.path))
+            .map(|place| (place.known_as, place.path))
     };
     let mut leaves = false;
     if cost.asked != 0 {
@@ -246,7 +246,7 @@ fn note_cost(named: &Named, number: u32, args: &Args, cost: &Cost) {
         }
         // To ask about what is in a directory shares it, as the kernel does.
         if !cost.is_served
-            && Use::of(number, args) == Use::Make
+            && Use::of(number, args).makes()
             && state::is_mediated_directory(named, cost.asked)
         {
             worth::leave(places());

@@ -95,7 +95,7 @@ pub fn serve(named: &'static Named, number: u32, args: &Args) -> Option<i64> {
             if working && done.is_ok() {
                 place::tell_kernel(dir, path);
             }
-            if done.is_ok() && what == Use::Make {
+            if done.is_ok() && what.makes() {
                 place.made();
             }
             (client, done)

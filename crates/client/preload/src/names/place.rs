@@ -4,7 +4,7 @@ use crate::calls::vectors::USER_END;
 use crate::client::{self, Client};
 use crate::names::setting;
 use crate::names::state::Named;
-use crate::names::worth::{self, Use};
+use crate::names::worth::{self, Start, Use};
 use core::sync::atomic::Ordering;
 use parking_lot::Mutex;
 use shale_fd::description;
@@ -19,14 +19,23 @@ use std::sync::Arc;
 /// Longest path that a call may give, with its zero byte.
 const PATH_MAX: usize = libc::PATH_MAX as usize;
 
-/// The process's working directory, if it was asked for since it changed: its inode on the mount; 0: it lies elsewhere.
-static WORKING: Mutex<Option<u64>> = Mutex::new(None);
+/// The process's working directory, if it was asked for since it changed.
+static WORKING: Mutex<Option<Working>> = Mutex::new(None);
+
+#[derive(Clone, Copy)]
+struct Working {
+    /// Its inode on the mount; 0: it lies elsewhere.
+    ino: u64,
+    known_as: Start,
+}
 
 /// A path on the mount.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
     /// Directory in which it begins without a slash at its beginning.
     pub start: u64,
+    /// The same directory, as [`worth`] knows it.
+    pub known_as: Start,
     /// The path; with a slash at its beginning it begins at the volume's root. Not empty.
     pub path: &'a [u8],
     /// Leases may be asked for there.
@@ -48,7 +57,7 @@ impl Place<'_> {
 
     /// A name was made there in this process.
     pub fn made(&self) {
-        worth::made(self.start, self.path);
+        worth::made(self.known_as, self.path);
     }
 
     /// The tree in which the path is to be looked up.
@@ -74,13 +83,18 @@ pub unsafe fn path<'a>(at: u64) -> Option<&'a [u8]> {
 /// Where a path leads that a call gives with a descriptor of a directory, and whether that use of it may take leases; `None`: not to
 /// the mount, as far as is known here.
 pub fn place<'a>(named: &Named, dir: i32, path: &'a [u8], what: Use) -> Option<Place<'a>> {
-    let (start, path) = start_of(named, dir, path)?;
-    let takes = worth::may_take(named.mount, start, path, what);
-    Some(Place { start, path, takes })
+    let (start, known_as, path) = start_of(named, dir, path)?;
+    let takes = worth::may_take(named.mount, known_as, path, what);
+    Some(Place {
+        start,
+        known_as,
+        path,
+        takes,
+    })
 }
 
-/// The directory in which a path begins, and the path there.
-fn start_of<'a>(named: &Named, dir: i32, path: &'a [u8]) -> Option<(u64, &'a [u8])> {
+/// The directory in which a path begins, also as [`worth`] knows it, and the path there.
+fn start_of<'a>(named: &Named, dir: i32, path: &'a [u8]) -> Option<(u64, Start, &'a [u8])> {
     let root = Ino::ROOT.0;
     if path.starts_with(b"/") {
         let rest = path.strip_prefix(&*named.path)?;
@@ -89,10 +103,13 @@ fn start_of<'a>(named: &Named, dir: i32, path: &'a [u8]) -> Option<(u64, &'a [u8
             Some(b'/') => rest,
             Some(_) => return None,
         };
-        return Some((root, path));
+        return Some((root, Start::of(root), path));
     }
     let start = match dir {
-        libc::AT_FDCWD => working(named)?,
+        libc::AT_FDCWD => {
+            let working = working(named)?;
+            return Some((working.ino, working.known_as, path));
+        }
         dir => match table::get(dir) {
             Entry::Kernel => directory(named, dir)?,
             // It was opened here, and is listed by its placeholder.
@@ -102,23 +119,42 @@ fn start_of<'a>(named: &Named, dir: i32, path: &'a [u8]) -> Option<(u64, &'a [u8
             _ => return None,
         },
     };
-    Some((start, path))
+    Some((start, Start::of(start), path))
 }
 
-/// The inode of the working directory.
-fn working(named: &Named) -> Option<u64> {
+/// The working directory, if it lies on the mount.
+fn working(named: &Named) -> Option<Working> {
     let mut known = WORKING.lock();
-    let ino = match *known {
-        Some(ino) => ino,
+    let working = match *known {
+        Some(working) => working,
         // Under the lock: who changes it forgets what was found before.
-        None => *known.insert(directory(named, libc::AT_FDCWD).unwrap_or(0)),
+        None => {
+            let ino = directory(named, libc::AT_FDCWD).unwrap_or(0);
+            let known_as = path_of_working(named).unwrap_or(Start::of(ino));
+            *known.insert(Working { ino, known_as })
+        }
     };
-    (ino != 0).then_some(ino)
+    (working.ino != 0).then_some(working)
+}
+
+/// What leads from the root of the mount to the working directory; `None`: the kernel knows no such path.
+#[cold]
+fn path_of_working(named: &Named) -> Option<Start> {
+    let mut path = [0u8; PATH_MAX];
+    let args = [path.as_mut_ptr() as u64, PATH_MAX as u64, 0, 0, 0, 0];
+    // SAFETY: it writes at most so many bytes there.
+    let bytes = unsafe { raw::syscall(nr::GETCWD, &args) };
+    // With the zero byte.
+    let path = path.get(..usize::try_from(bytes).ok()?.checked_sub(1)?)?;
+    let below = path.strip_prefix(&*named.path)?;
+    let is_below = below.is_empty() || below.starts_with(b"/");
+    is_below.then(|| Start::of(Ino::ROOT.0).below(below))
 }
 
 /// The inode of the working directory, if it was asked for and lies on the mount.
 pub fn known_working() -> Option<u64> {
-    WORKING.lock().filter(|&ino| ino != 0)
+    let working = *WORKING.lock();
+    working.map(|w| w.ino).filter(|&ino| ino != 0)
 }
 
 /// The name that a call gave is gone: has the kernel look it up, so that what it knows by that name has none any more (getcwd(2)).

@@ -7,7 +7,8 @@
 //! * Counted is the time that calls take on the mount which *make* names: a file, a directory, a link, a new name.
 //!   Each counts for its directory, and for those above it as far as the path of the call shows them.
 //! * A process becomes a client when one directory with all that is below has reached [`ATTACH_NS`], and takes a directory when
-//!   names were made there for [`OWN_NS`], and for [`TREE_NS`] there and below one of those above.
+//!   names were made there for [`OWN_NS`], and for [`TREE_NS`] there and below one of those above; for a new directory when they
+//!   were for [`TREE_NS`] there and below: as much may be made in that one, and costs nothing then.
 //!   What it makes in directories that it has, new directories too, costs nothing of that.
 //! * To ask about a name, to open what is there and to remove gain nothing: each file would need a lease of its own, and the
 //!   kernel knows most answers. That is served on a path that leads through a directory in which the process has made
@@ -93,6 +94,8 @@ static KNOWN: [Directory; DIRECTORIES] = [const {
 pub enum Use {
     /// It makes a name there.
     Make,
+    /// It makes a directory there, in which there will be more.
+    MakeDirectory,
     /// All else.
     Ask,
 }
@@ -108,9 +111,7 @@ impl Use {
         };
         let makes = matches!(
             number,
-            nr::MKDIR
-                | nr::MKDIRAT
-                | nr::LINK
+            nr::LINK
                 | nr::LINKAT
                 | nr::SYMLINK
                 | nr::SYMLINKAT
@@ -118,11 +119,16 @@ impl Use {
                 | nr::RENAMEAT
                 | nr::RENAMEAT2
         );
-        if creates || makes {
-            Self::Make
-        } else {
-            Self::Ask
+        match number {
+            nr::MKDIR | nr::MKDIRAT => Self::MakeDirectory,
+            _ if creates || makes => Self::Make,
+            _ => Self::Ask,
         }
+    }
+
+    /// Whether it makes a name.
+    pub fn makes(self) -> bool {
+        self != Self::Ask
     }
 }
 
@@ -152,25 +158,28 @@ pub fn was_not_found() {
 }
 
 /// Whether leases may be asked for, so that a call with this path is served.
-pub fn may_take(mount: u32, start: u64, path: &[u8], what: Use) -> bool {
+pub fn may_take(mount: u32, start: Start, path: &[u8], what: Use) -> bool {
     if !setting::is_by_time() {
         return true;
     }
     match what {
         Use::Ask => client::is_attached(mount) && has_made(start, path) && !is_left(start, path),
-        Use::Make if is_left(start, path) => false,
-        Use::Make if client::is_attached(mount) => pays(start, path, TREE_NS, OWN_NS),
-        Use::Make => pays(start, path, ATTACH_NS, 0) && client::can_attach(mount),
+        _ if is_left(start, path) => false,
+        _ if !client::is_attached(mount) => {
+            pays(start, path, ATTACH_NS, 0) && client::can_attach(mount)
+        }
+        Use::MakeDirectory if has_large_tree(start, path) => true,
+        _ => pays(start, path, TREE_NS, OWN_NS),
     }
 }
 
 /// Whether a call of which it is not known yet where it leads can be served at all.
 pub fn is_open(mount: u32, number: u32, args: &Args) -> bool {
-    !setting::is_by_time() || client::is_attached(mount) || Use::of(number, args) == Use::Make
+    !setting::is_by_time() || client::is_attached(mount) || Use::of(number, args).makes()
 }
 
 /// A name was made in this process at this path.
-pub fn made(start: u64, path: &[u8]) {
+pub fn made(start: Start, path: &[u8]) {
     if setting::is_by_time()
         && let Some(directory) = Directory::of(start, path)
     {
@@ -180,7 +189,7 @@ pub fn made(start: u64, path: &[u8]) {
 }
 
 /// A call at this path was served, and has asked for leases and taken so long. Whether the directory is left to the mount now.
-pub fn has_cost(start: u64, path: &[u8], ns: u64) -> bool {
+pub fn has_cost(start: Start, path: &[u8], ns: u64) -> bool {
     let Some(directory) = Directory::of(start, path) else {
         return false;
     };
@@ -194,7 +203,7 @@ pub fn has_cost(start: u64, path: &[u8], ns: u64) -> bool {
 }
 
 /// The directories of a call's paths go to the mount: others use one of them.
-pub fn leave<'a>(places: impl Iterator<Item = (u64, &'a [u8])>) {
+pub fn leave<'a>(places: impl Iterator<Item = (Start, &'a [u8])>) {
     let now = now_ms();
     let directories = places.filter_map(|(start, path)| Directory::of(start, path));
     directories
@@ -203,7 +212,7 @@ pub fn leave<'a>(places: impl Iterator<Item = (u64, &'a [u8])>) {
 }
 
 /// Of two directories of a call that the mount makes: if one is left to it, so is the other, as long.
-pub fn leave_together<'a, P: Iterator<Item = (u64, &'a [u8])>>(places: impl Fn() -> P) {
+pub fn leave_together<'a, P: Iterator<Item = (Start, &'a [u8])>>(places: impl Fn() -> P) {
     let now = now_ms();
     let directories = || places().filter_map(|(start, path)| Directory::of(start, path));
     let left = directories().filter(|d| d.is_left(now));
@@ -214,7 +223,7 @@ pub fn leave_together<'a, P: Iterator<Item = (u64, &'a [u8])>>(places: impl Fn()
 }
 
 /// Whether the directory of a path is left to the mount, or the one that it leads to.
-fn is_left(start: u64, path: &[u8]) -> bool {
+fn is_left(start: Start, path: &[u8]) -> bool {
     let left = |key| {
         let directory = Directory::at(key);
         // The time is asked for last: mostly there is nothing to compare it with.
@@ -235,7 +244,7 @@ pub fn spent(ns: u64) {
 }
 
 /// As [`spent`], where the path of the call is known to lead.
-pub fn spent_at(start: u64, path: &[u8], ns: u64) {
+pub fn spent_at(start: Start, path: &[u8], ns: u64) {
     let us = (ns.min(CALL_NS_MAX) / 1000) as u32;
     let mut last = None;
     for key in prefixes(start, path) {
@@ -250,7 +259,7 @@ pub fn spent_at(start: u64, path: &[u8], ns: u64) {
 }
 
 /// Whether names were made in one of the directories on a path, or in the one that it leads to.
-fn has_made(start: u64, path: &[u8]) -> bool {
+fn has_made(start: Start, path: &[u8]) -> bool {
     let served = |key| {
         let directory = Directory::at(key);
         directory.is_of(key) && directory.is_served.load(Ordering::Relaxed)
@@ -259,7 +268,7 @@ fn has_made(start: u64, path: &[u8]) -> bool {
 }
 
 /// Whether so much was made in the directory of a path, and there and below in one of those above.
-fn pays(start: u64, path: &[u8], tree_ns: u64, own_ns: u64) -> bool {
+fn pays(start: Start, path: &[u8], tree_ns: u64, own_ns: u64) -> bool {
     let (mut tree, mut own, mut served) = (0, 0, false);
     for key in prefixes(start, path) {
         let directory = Directory::at(key);
@@ -273,13 +282,23 @@ fn pays(start: u64, path: &[u8], tree_ns: u64, own_ns: u64) -> bool {
     served || u64::from(tree) * 1000 >= tree_ns && u64::from(own) * 1000 >= own_ns
 }
 
+/// Whether so much was made in the directory of a path and below that another directory there is worth a lease.
+fn has_large_tree(start: Start, path: &[u8]) -> bool {
+    let large = |key| {
+        let directory = Directory::at(key);
+        let tree_us = directory.tree_us.load(Ordering::Relaxed);
+        directory.is_of(key) && u64::from(tree_us) * 1000 >= TREE_NS
+    };
+    prefixes(start, path).last().is_some_and(large)
+}
+
 impl Directory {
     fn at(key: u64) -> &'static Self {
         &KNOWN[key as usize % DIRECTORIES]
     }
 
     /// The directory of a path.
-    fn of(start: u64, path: &[u8]) -> Option<&'static Self> {
+    fn of(start: Start, path: &[u8]) -> Option<&'static Self> {
         let key = prefixes(start, path).last()?;
         let directory = Self::at(key);
         directory.become_of(key);
@@ -348,6 +367,23 @@ fn hashed(hash: u64, component: &[u8]) -> u64 {
     })
 }
 
+/// Where paths begin, as the table knows it: the hash of what leads there. So a directory is the same one for paths from the root and
+/// for those from the working directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Start(u64);
+
+impl Start {
+    /// The directory with this inode number, of which no path is known.
+    pub fn of(ino: u64) -> Self {
+        Self(hashed(SEED, &ino.to_ne_bytes()))
+    }
+
+    /// The directory that a path leads to.
+    pub fn below(self, path: &[u8]) -> Self {
+        Self(components(path).fold(self.0, hashed))
+    }
+}
+
 fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|&b| b == b'/')
         .filter(|c| !c.is_empty() && *c != b".")
@@ -358,14 +394,13 @@ fn key(hash: u64) -> u64 {
     (hash ^ hash >> 29) | 1 << 63
 }
 
-fn hash_of(start: u64, path: &[u8]) -> u64 {
-    let first = hashed(SEED, &start.to_ne_bytes());
-    key(components(path).fold(first, hashed))
+fn hash_of(start: Start, path: &[u8]) -> u64 {
+    key(start.below(path).0)
 }
 
 /// The directories on a path from `start` on, that one first: all but its last component.
-fn prefixes(start: u64, path: &[u8]) -> impl Iterator<Item = u64> {
-    let mut hash = hashed(SEED, &start.to_ne_bytes());
+fn prefixes(start: Start, path: &[u8]) -> impl Iterator<Item = u64> {
+    let mut hash = start.0;
     let mut rest = components(path).peekable();
     let mut first = true;
     core::iter::from_fn(move || {
@@ -384,20 +419,25 @@ mod tests {
 
     #[test]
     fn a_path_counts_for_all_directories_on_it() {
-        let of = |path: &[u8]| prefixes(7, path).collect::<Vec<_>>();
+        let of = |path: &[u8]| prefixes(Start::of(7), path).collect::<Vec<_>>();
         let whole = of(b"a/b/c");
         assert_eq!(whole.len(), 3);
         assert_eq!(whole, of(b"a//./b/other"));
-        assert_eq!(whole[2], hash_of(7, b"a/b"));
+        assert_eq!(whole[2], hash_of(Start::of(7), b"a/b"));
         assert_eq!(whole[..1], of(b"file"));
         assert_ne!(of(b"ab/c")[1], of(b"a/b/c")[2], "a slash counts");
-        assert_ne!(prefixes(8, b"file").next(), prefixes(7, b"file").next());
+        assert_ne!(
+            prefixes(Start::of(8), b"file").next(),
+            prefixes(Start::of(7), b"file").next()
+        );
         assert_eq!(of(b"."), of(b""));
+        let below = Start::of(7).below(b"/a/");
+        assert_eq!(prefixes(below, b"b/c").collect::<Vec<_>>(), whole[1..]);
     }
 
     #[test]
     fn what_was_made_pays() {
-        let (start, dir, file) = (1 << 40, &b"dir/sub"[..], &b"dir/sub/file"[..]);
+        let (start, dir, file) = (Start::of(1 << 40), &b"dir/sub"[..], &b"dir/sub/file"[..]);
         assert!(!pays(start, file, 1, 0) && !has_made(start, file));
         spent_at(start, file, OWN_NS);
         assert!(!pays(start, file, TREE_NS, OWN_NS));
@@ -410,6 +450,9 @@ mod tests {
         // Above it nothing was made, and beside it nothing either.
         assert!(!pays(start, dir, TREE_NS, OWN_NS) && pays(start, dir, TREE_NS, 0));
         assert!(!pays(start, b"dir/other/file", TREE_NS, OWN_NS));
+        // A directory is worth it where as much was made as may be made in it.
+        assert!(has_large_tree(start, file) && has_large_tree(start, b"dir/new"));
+        assert!(!has_large_tree(start, b"dir/other/new"));
         assert!(!has_made(start, file));
         setting::set_by_time();
         made(start, file);
@@ -423,7 +466,7 @@ mod tests {
 
     #[test]
     fn what_costs_more_than_it_gains_is_left_and_so_is_what_it_is_used_with() {
-        let (start, file) = (3 << 40, &b"shared/file"[..]);
+        let (start, file) = (Start::of(3 << 40), &b"shared/file"[..]);
         setting::set_by_time();
         // What was gained is saved up to a bound.
         (0..1000).for_each(|_| made(start, file));

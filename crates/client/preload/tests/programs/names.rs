@@ -104,6 +104,22 @@ fn names_are_served_where_many_are_made() {
     assert!(!report.contains("left to the kernel"), "{report}");
 }
 
+/// What is made below a directory in which much was made is served with that directory, by whatever path it is named.
+#[test]
+fn a_tree_of_small_directories_is_served_from_its_top() {
+    let Some(m) = Mounted::new() else { return };
+    let (dir, report) = (m.dir("grows"), m.beside("report"));
+    let run = Run::of(&m, compiled("grower")).env("SHALE_NAMES", "auto");
+    let run = run.arg(&dir).arg("7").env("SHALE_REPORT", &report);
+    assert_eq!(run.output(), "");
+    // Three times 1 + 3 + 9 and so on, seven times. It becomes a client in the first one.
+    let (each, report) = (1093, report_of(&report, "grower"));
+    let count = |call: &str| report["fast"][call].as_u64();
+    assert!(count("mkdir") > Some(2 * each), "{report}");
+    // What it made first, by way of the mount, lies beside them.
+    assert!(count("read") > Some(2 * each - 50), "{report}");
+}
+
 /// Where others use a directory meanwhile, it goes back to the mount, and comes back when they have gone; each file arrives once, whole.
 #[test]
 fn a_directory_that_others_use_is_left_to_the_mount() {
