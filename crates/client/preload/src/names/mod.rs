@@ -82,11 +82,17 @@ pub fn set_classes() {
 }
 
 /// Serves a call, where names are served. `None`: what was needed before is done, and the call goes on as without names.
+#[inline]
 pub fn call(thread: &Thread, number: u32, args: &Args) -> Option<i64> {
-    let looked = LOOKED_AT.get(number as usize)?.load(Ordering::Relaxed);
-    if looked == NOT {
-        return None;
+    match LOOKED_AT.get(number as usize)?.load(Ordering::Relaxed) {
+        NOT => None,
+        looked => look(thread, number, args, looked),
     }
+}
+
+/// As [`call`], of a call that is looked at. Apart from it, so that calls about content pay nothing for this.
+#[inline(never)]
+fn look(thread: &Thread, number: u32, args: &Args, looked: u8) -> Option<i64> {
     let others = (looked == ONLY).then_some(PASS);
     if is_quiet() {
         // Its paths are looked at when the kernel has found nothing wrong with them.
