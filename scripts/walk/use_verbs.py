@@ -288,7 +288,7 @@ cp {shale} {d}/shale
 chmod 700 {d}/run; chown -R 65534:65534 {d}/m {d}/run {d}
 user="{nobody} env XDG_RUNTIME_DIR={d}/run {d}/shale"
 $user mkfs {d}/V.toml --nvm {d}/nvm:32M >/dev/null
-$user mount {d}/V.toml {d}/m >/dev/null
+$user mount -o allow_other {d}/V.toml {d}/m >/dev/null
 {shale} status {d}/m || true
 $user umount {d}/m >/dev/null
 umount {d}/dev/fuse 2>/dev/null || true

@@ -8,8 +8,9 @@
 //! still busy.)
 
 use rustix::fs::{AtFlags, StatxFlags, fgetxattr, statx};
+use shale_sys::user_directory;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Type of Shale mounts in the kernel's table.
 const KIND: &[u8] = b"fuse.shale";
@@ -125,7 +126,7 @@ fn is_mounted(device: &str) -> bool {
 /// Where mounts keep their state: one given by the environment, root's, this user's.
 fn directories() -> Vec<PathBuf> {
     let given = std::env::var_os("SHALE_RUN_DIR").map(PathBuf::from);
-    let own = std::env::var_os("XDG_RUNTIME_DIR").map(|d| Path::new(&d).join("shale"));
+    let own = user_directory::of_session().map(|d| d.join("shale"));
     given
         .into_iter()
         .chain([PathBuf::from("/run/shale")])

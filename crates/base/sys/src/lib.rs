@@ -11,6 +11,7 @@
 //! | [`stop_flag`] | how a thread that does something now and then ends |
 //! | [`private`] | files that nobody but their owner may open |
 //! | [`file_users`] | who else has a file open |
+//! | [`user_directory`] | where a user keeps what lasts as long as its session |
 //! | [`printable`] | text from outside, as a terminal may have it |
 //! | [`size`] | sizes as people write and read them |
 //! | [`random`] | numbers that are the same in every run |
@@ -35,6 +36,7 @@ pub mod reserve_allocator;
 pub mod size;
 pub mod stop_flag;
 pub mod threads;
+pub mod user_directory;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use peer_credentials::peer_groups;

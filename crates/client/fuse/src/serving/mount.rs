@@ -1,8 +1,8 @@
 //! Mounting and unmounting: by system call where the process may, else with the
 //! program that libfuse installs for other users.
 //!
-//! `default_permissions` and `allow_other` are always on: the kernel checks every
-//! permission, and every user may come.
+//! `default_permissions` is always on: the kernel checks every permission. With `allow_other`, as root always mounts, every
+//! user may come, else the one that mounts only.
 
 use std::ffi::CString;
 use std::fs;
@@ -23,7 +23,7 @@ use crate::serving::transport::REQUEST_DATA_BYTES_MAX;
 /// Type of the file system in `/proc/mounts`, after `fuse.`.
 const SUBTYPE: &str = "shale";
 
-/// Mounts for users without privilege. They need `user_allow_other` in `/etc/fuse.conf`.
+/// Mounts for users without privilege. For `allow_other` they need `user_allow_other` in `/etc/fuse.conf`.
 const HELPER: &str = "fusermount3";
 
 /// How to mount.
@@ -43,6 +43,8 @@ pub struct MountOptions {
     /// Do not note that files are read: shown in `/proc/mounts`; it is the file system that has to
     /// go by it. Default `false`: as `relatime` has it.
     pub noatime: bool,
+    /// Users other than the one that mounts may come, too, root among them. Default: if that is root.
+    pub allow_other: bool,
 }
 
 impl Default for MountOptions {
@@ -54,6 +56,7 @@ impl Default for MountOptions {
             nodev: false,
             noexec: false,
             noatime: false,
+            allow_other: rustix::process::geteuid().is_root(),
         }
     }
 }
@@ -97,8 +100,13 @@ pub fn mount(mountpoint: &Path, options: &MountOptions) -> Result<OwnedFd, FuseE
 }
 
 /// Options both ways of mounting share.
-fn common_options() -> String {
-    format!("default_permissions,allow_other,max_read={REQUEST_DATA_BYTES_MAX}")
+fn common_options(options: &MountOptions) -> String {
+    let others = if options.allow_other {
+        ",allow_other"
+    } else {
+        ""
+    };
+    format!("default_permissions{others},max_read={REQUEST_DATA_BYTES_MAX}")
 }
 
 fn mount_directly(device: &OwnedFd, mountpoint: &Path, options: &MountOptions) -> io::Result<()> {
@@ -107,7 +115,7 @@ fn mount_directly(device: &OwnedFd, mountpoint: &Path, options: &MountOptions) -
         device.as_raw_fd(),
         rustix::process::geteuid().as_raw(),
         rustix::process::getegid().as_raw(),
-        common_options(),
+        common_options(options),
     );
     let data = CString::new(data)?;
     let kind = format!("fuse.{SUBTYPE}");
@@ -126,7 +134,7 @@ fn mount_directly(device: &OwnedFd, mountpoint: &Path, options: &MountOptions) -
 fn mount_with_helper(mountpoint: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
     let mut words = format!(
         "{},fsname={},subtype={SUBTYPE}",
-        common_options(),
+        common_options(options),
         options.fsname
     );
     for (set, word) in [
@@ -145,7 +153,8 @@ fn mount_with_helper(mountpoint: &Path, options: &MountOptions) -> io::Result<Ow
         // The socket is its standard input.
         .env("_FUSE_COMMFD", "0")
         .stdin(Stdio::from(OwnedFd::from(theirs)))
-        .output()?;
+        .output()
+        .map_err(|e| io::Error::new(e.kind(), format!("{HELPER} (package fuse3): {e}")))?;
     if !done.status.success() {
         let said = String::from_utf8_lossy(&done.stderr).trim().to_owned();
         return Err(io::Error::other(said));

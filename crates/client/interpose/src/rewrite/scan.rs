@@ -183,7 +183,7 @@ fn cache_file(library: &Library) -> Option<PathBuf> {
     let base = if rustix::process::geteuid().is_root() {
         PathBuf::from(SYSTEM)
     } else {
-        PathBuf::from(std::env::var_os("XDG_RUNTIME_DIR")?).join("shale")
+        shale_sys::user_directory::of_session()?.join("shale")
     };
     Some(base.join(cache_name(library)?))
 }

@@ -52,7 +52,8 @@ pub struct Args {
     /// A directory; what is in it is hidden meanwhile
     mountpoint: Option<PathBuf>,
     /// Options, separated by commas: ro, noatime, nosuid, nodev, noexec and their opposites; with remount
-    /// they change a mount that is there, which is then the only argument
+    /// they change a mount that is there, which is then the only argument. A user other than root mounts for
+    /// himself alone, with allow_other for everybody
     #[arg(short = 'o', long = "options", value_name = "LIST")]
     options: Vec<String>,
     /// Stay in the foreground and log to the terminal

@@ -16,11 +16,10 @@ use std::sync::{Arc, Weak};
 use std::thread;
 
 /// What libfuse and mount(8) add, which says nothing here.
-const OF_FUSE: [&str; 6] = [
+const OF_FUSE: [&str; 5] = [
     "user_id=",
     "group_id=",
     "default_permissions",
-    "allow_other",
     "max_read=",
     "subtype=",
 ];
@@ -38,6 +37,9 @@ const FLAGS: [Flag; 5] = [
     ("noexec", "exec", |o| &mut o.noexec),
     ("noatime", "atime", |o| &mut o.noatime),
 ];
+
+/// Users other than the one that mounts may come, too.
+const ALLOW_OTHER: &str = "allow_other";
 
 /// Options as they were given.
 #[derive(Clone, Debug, Default)]
@@ -78,6 +80,7 @@ impl Given {
         match word {
             "relatime" => self.options.noatime = false,
             "remount" => self.remount = true,
+            ALLOW_OTHER => self.options.allow_other = true,
             // Times of access of directories are never noted.
             "" | "defaults" | "_netdev" | "nofail" | "auto" | "noauto" | "nodiratime" => {}
             "strictatime" | "lazytime" => {
@@ -90,7 +93,7 @@ impl Given {
             _ if OF_FUSE.iter().any(|of_fuse| word.starts_with(of_fuse)) => {}
             _ => {
                 return Err(Failure::usage(format!("-o {word}: there is no such option")).advise(
-                    "there are ro, rw, noatime, relatime, nosuid, suid, nodev, dev, noexec, exec, degraded, metrics=ADDRESS, fsname=NAME, remount",
+                    "there are ro, rw, noatime, relatime, nosuid, suid, nodev, dev, noexec, exec, allow_other, degraded, metrics=ADDRESS, fsname=NAME, remount",
                 ));
             }
         }
@@ -103,7 +106,11 @@ pub fn list(options: &MountOptions) -> String {
     let mut options = options.clone();
     let set: Vec<_> = FLAGS.iter().filter(|f| *f.2(&mut options)).collect();
     let mut words: Vec<_> = set.iter().map(|f| f.0.to_owned()).collect();
-    if options.fsname != MountOptions::default().fsname {
+    let usual = MountOptions::default();
+    if options.allow_other && !usual.allow_other {
+        words.push(ALLOW_OTHER.to_owned());
+    }
+    if options.fsname != usual.fsname {
         words.push(format!("fsname={}", options.fsname));
     }
     words.join(",")
@@ -111,9 +118,13 @@ pub fn list(options: &MountOptions) -> String {
 
 /// Options of a mount that is there.
 pub fn of(mount: &Mount) -> MountOptions {
-    let mut options = MountOptions::default();
+    let has = |word| mount.options.split(',').any(|option| option == word);
+    let mut options = MountOptions {
+        allow_other: has(ALLOW_OTHER),
+        ..MountOptions::default()
+    };
     for (set, _, field) in FLAGS {
-        *field(&mut options) = mount.options.split(',').any(|option| option == set);
+        *field(&mut options) = has(set);
     }
     options
 }

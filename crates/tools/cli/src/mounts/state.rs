@@ -12,6 +12,7 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use shale_sys::private;
+use shale_sys::user_directory;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -279,11 +280,11 @@ fn own_base() -> Result<PathBuf> {
     if rustix::process::geteuid().is_root() {
         return Ok(SYSTEM.into());
     }
-    match std::env::var_os("XDG_RUNTIME_DIR") {
-        Some(dir) if Path::new(&dir).is_absolute() => Ok(Path::new(&dir).join("shale")),
-        _ => Err(Failure::new("XDG_RUNTIME_DIR: it names no directory")
-            .advise("set it to a directory of yours that ends with the session")),
-    }
+    let own = user_directory::of_session().map(|dir| dir.join("shale"));
+    own.ok_or_else(|| {
+        Failure::new("XDG_RUNTIME_DIR: it names no directory")
+            .advise("set it to a directory of yours that ends with the session")
+    })
 }
 
 /// Refuses a directory that another user may have made, or may write to: he could take names in it before we do.

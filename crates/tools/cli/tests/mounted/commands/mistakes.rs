@@ -513,7 +513,7 @@ fn root_is_notified_whose_mount_it_is() {
         chmod 755 {d}; chmod 700 {d}/run; chown -R 65534:65534 {d}/m {d}/run {d}
         user='setpriv --reuid=65534 --regid=65534 --clear-groups env XDG_RUNTIME_DIR={d}/run {d}/shale'
         $user mkfs {d}/V.toml --nvm {d}/nvm:32M
-        $user mount {d}/V.toml {d}/m
+        $user mount -o allow_other {d}/V.toml {d}/m
         for verb in status df; do {SHALE} $verb {d}/m && exit 1 || echo code $?; done
         {SHALE} mount {d}/V.toml {d}/m && exit 1
         $user status {d}/m
