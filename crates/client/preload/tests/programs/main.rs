@@ -5,6 +5,7 @@ mod mount;
 mod names;
 mod stays;
 mod tools;
+mod watched;
 mod whole;
 
 use mount::Mounted;

@@ -224,9 +224,24 @@ fn bypass_list(programs: &[PathBuf], more: Option<OsString>) -> Result<OsString>
             return Err(Failure::usage(why));
         }
         list.push(whole.into_os_string());
+        list.extend(behind(program));
     }
     list.extend(more);
     Ok(list.join(OsStr::new(":")))
+}
+
+/// The program that a name is found as first, where that is a symbolic link to a file of another name, as `sh` and `python3` are: the
+/// library sees only which file runs.
+fn behind(name: &Path) -> Option<OsString> {
+    if name.components().count() != 1 {
+        return None;
+    }
+    let directories = std::env::var_os("PATH")?;
+    let mut found = std::env::split_paths(&directories).map(|dir| dir.join(name));
+    let file = found.find_map(|path| path.is_file().then(|| path.canonicalize()))?;
+    let file = file.ok()?.into_os_string();
+    let is_other = Path::new(&file).file_name() != Some(name.as_os_str());
+    (is_other && !file.as_bytes().contains(&b':')).then_some(file)
 }
 
 /// What the processes of a command did, together.
@@ -383,8 +398,18 @@ not a report
             let programs: Vec<PathBuf> = programs.iter().map(PathBuf::from).collect();
             bypass_list(&programs, more.map(OsString::from))
         };
-        assert_eq!(list(&["git", "/proc/."], None).unwrap(), "git:/proc");
-        assert_eq!(list(&["git"], Some("/a/b:c")).unwrap(), "git:/a/b:c");
+        assert_eq!(
+            list(&["none-such", "/proc/."], None).unwrap(),
+            "none-such:/proc"
+        );
+        let more = list(&["none-such"], Some("/a/b:c")).unwrap();
+        assert_eq!(more, "none-such:/a/b:c");
+        // It is the shell of this system, of whatever name.
+        let shell = Path::new("/bin/sh").canonicalize().unwrap();
+        let names = list(&["sh"], None).unwrap();
+        let names: Vec<_> = std::env::split_paths(&names).collect();
+        assert_eq!(names[0], Path::new("sh"));
+        assert!(shell.file_name() == Some(OsStr::new("sh")) || names[1..] == [shell]);
         for wrong in ["a:b", "", "/no/such/program"] {
             assert!(list(&[wrong], None).is_err(), "{wrong}");
         }
