@@ -200,7 +200,7 @@ def inside(document, heading, steps, show):
         if os.path.exists("/run/loops"):
             with open("/run/loops", encoding="ascii") as loops:
                 for name in loops.read().split():
-                    subprocess.run(["losetup", "-d", name], check=False)
+                    subprocess.run(["losetup", "-d", name], check=False, capture_output=True)
     print(f"{good} passed, {bad} failed")
     return bad == 0
 
