@@ -123,10 +123,9 @@ def mount(what, where, kind="", flags=0, data=""):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), where)
 
 
-def enter_machine():
-    """Makes a tree of its own around this process: the machine's, but for what a section changes."""
+def enter_machine(root):
+    """Makes a tree of its own at `root` and enters it: the machine's, but for what a section changes."""
     bind, recursive = 4096, 16384
-    root = tempfile.mkdtemp(prefix="shale-guide-")
     mount("guide", root, "tmpfs", data="size=1G,mode=755")
     own = {"etc", "mnt", "srv", "run", "tmp", "proc", "pmem", "backup", "dev", "lost+found"}
     for name in os.listdir("/"):
@@ -172,9 +171,9 @@ def execute(text, shown):
         return code, out.read().decode(errors="replace").splitlines()
 
 
-def inside(document, heading, steps, show):
+def inside(root, document, heading, steps, show):
     """Runs a section in this process's namespaces; gives its counts."""
-    enter_machine()
+    enter_machine(root)
     good = bad = 0
     try:
         for step in steps:
@@ -211,12 +210,15 @@ def outside(document, number, heading, show):
     # The shell is the first process there, and takes the ends of those whose parents have gone.
     script = 'python3 "$@"; exit $?'
     words = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private", "bash", "-c", script, "bash"]
-    words += [os.path.abspath(__file__), "--inside", document, str(number)] + ["--show"] * show
+    root = tempfile.mkdtemp(prefix="shale-guide-")
+    words += [os.path.abspath(__file__), "--inside", root, document, str(number)] + ["--show"] * show
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=SECTION_SECONDS, check=False)
         said = done.stdout + done.stderr
     except subprocess.TimeoutExpired as error:
         said = f"{(error.stdout or b'').decode()}\n{heading}: not ended after {SECTION_SECONDS} s"
+    # What was mounted there has gone with the namespace.
+    os.rmdir(root)
     count = re.search(r"^(\d+) passed, (\d+) failed\n*\Z", said, re.M)
     # A section that ends before its count is a failure.
     good, bad = (int(count[1]), int(count[2])) if count else (0, 1)
@@ -276,8 +278,9 @@ def main(words):
     show = "--show" in words
     words = [word for word in words if word != "--show"]
     if words[:1] == ["--inside"]:
-        heading, steps = read(words[1])[int(words[2])]
-        return inside(words[1], heading, steps, show)
+        root, document, number = words[1:]
+        heading, steps = read(document)[int(number)]
+        return inside(root, document, heading, steps, show)
     missing = [program for program in (SHALE, PRELOAD) if not os.path.exists(program)]
     if missing or os.geteuid() != 0:
         print(f"guide: needs root, and {' and '.join(missing) or SHALE} (cargo build --release -p shale-cli -p shale-preload)")

@@ -117,15 +117,16 @@ pub fn run(args: &Args) -> Result<()> {
         ))),
         (_, Some(dir)) if was_stale => {
             dir.remove();
-            let gone = format!(
-                "its supervisor (process {}) was gone",
-                dir.state.supervisor.pid
-            );
-            let text = format!(
-                "unmounted; {}. Nothing that had returned is lost: the next mount of {} recovers it",
-                dir.state.given_up().unwrap_or(gone),
-                dir.state.volume.display()
-            );
+            // What the next mount can do of one that was given up, nobody knows.
+            let text = match dir.state.given_up() {
+                Some(why) => format!("unmounted; {why}"),
+                None => format!(
+                    "unmounted; its supervisor (process {}) was gone. Nothing that had returned is lost: the next mount \
+                     of {} recovers it",
+                    dir.state.supervisor.pid,
+                    dir.state.volume.display()
+                ),
+            };
             args.done(&place, &text, false)
         }
         (_, Some(dir)) => finish(&dir, args),
