@@ -17,7 +17,7 @@ Each section (a heading of level 2 to 4) has a machine of its own: a mount and a
     fill 5
     -->
 
-Needs root, /dev/fuse and loop devices. SHALE and SHALE_PRELOAD are the program and the library (default: this tree's release build); JOBS=2
+Needs root, /dev/fuse and loop devices. SHALE and SHALE_PRELOAD are the program and the library (default: this tree's release build); JOBS=3
 sections run at a time. The last line is "N passed, N failed"."""
 
 import concurrent.futures
@@ -287,7 +287,7 @@ def main(words):
         print("0 passed, 1 failed")
         return False
     good, bad = (1, 0) if show_that_it_fails() else (0, 1)
-    with concurrent.futures.ThreadPoolExecutor(int(os.environ.get("JOBS", "2"))) as pool:
+    with concurrent.futures.ThreadPoolExecutor(int(os.environ.get("JOBS", "3"))) as pool:
         runs = []
         for document in DOCUMENTS:
             for number, (heading, steps) in enumerate(read(document)):
