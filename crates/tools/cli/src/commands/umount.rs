@@ -117,9 +117,12 @@ pub fn run(args: &Args) -> Result<()> {
         ))),
         (_, Some(dir)) if was_stale => {
             dir.remove();
-            // What the next mount can do of one that was given up, nobody knows.
+            // Of one that was given up that depends on what is mended.
             let text = match dir.state.given_up() {
-                Some(why) => format!("unmounted; {why}"),
+                Some(why) => format!(
+                    "unmounted; {why}. When that is mended, the next mount of {} recovers what had returned",
+                    dir.state.volume.display()
+                ),
                 None => format!(
                     "unmounted; its supervisor (process {}) was gone. Nothing that had returned is lost: the next mount \
                      of {} recovers it",
