@@ -31,7 +31,7 @@ done
 if [ ${#names[@]} = 0 ]; then
     names=(pjdfstest fsx sqlite git tar make stress capi kill-daemon kill-supervisor fill locks
         run-programs run-pjdfstest run-fsx run-sqlite run-git run-tar run-make run-kill-daemon)
-    second=(leveldb pingpong memory failed-device)
+    second=(leveldb pingpong memory failed-device guide)
     if [ $full = yes ]; then
         names+=(coherence coherence-disturb run-python run-databases run-kill-supervisor)
         second=(--full "${second[@]}" run-leveldb)
@@ -110,6 +110,7 @@ for name in "${names[@]}"; do
         locks) ROUNDS=${ROUNDS:-$counts} run "$name" "$here/crash/locks.sh" ;;
         memory) LIVE=$live run "$name" python3 "$here/crash/memory.py" "$gone" ;;
         failed-device) SHALE=$SHALE run "$name" python3 "$here/crash/failed-device.py" ;;
+        guide) SHALE=$SHALE run "$name" python3 "$here/guide-test.py" ;;
         coherence) run "$name" "$here/crash/coherence.sh" ;;
         coherence-disturb) run "$name" "$here/crash/coherence.sh" --disturb ;;
         fill) ROUNDS=$fills run "$name" "$here/crash/fill.sh" ;;

@@ -58,7 +58,7 @@ packages=(
     stress-ng        # file-system stressors
     strace           # looking at what a program called
     python3          # fsync-heavy loads, reports
-    tar xz-utils     # suites
+    tar xz-utils rsync # suites, and the backups of docs/GUIDE.md
     dpkg-dev         # apt-get source
     procps util-linux psmisc ca-certificates curl
 )

@@ -213,10 +213,16 @@ impl BlockFile {
         let mut at = at;
         for part in from.chunks(RING_BYTES) {
             if self.uring && !self.in_order {
-                self.with_ring(|ring| {
+                let done = self.with_ring(|ring| {
                     ring.buffer()[..part.len()].copy_from_slice(part);
                     ring.transfer(Direction::Write, self.fd.as_raw_fd(), at, part.len())
-                })?;
+                });
+                match done {
+                    // Also for a write of which a part was done, as where the file system below has become
+                    // full in its middle: plain calls go on after that part and learn why.
+                    Err(Errno::IO) => self.plain(Direction::Write, at, &mut part.to_vec())?,
+                    done => done?,
+                }
             } else {
                 self.plain(Direction::Write, at, &mut part.to_vec())?;
             }

@@ -183,10 +183,13 @@ impl fmt::Display for Report {
             (false, true) => "NOT clean",
             (false, false) => "NOT clean, and not checked to the end",
         };
+        let plural = |n| if n == 1 { "" } else { "s" };
+        let (errors, warnings) = (self.errors, self.warnings);
         write!(
             f,
-            "volume is {state}: {} errors, {} warnings",
-            self.errors, self.warnings
+            "volume is {state}: {errors} error{}, {warnings} warning{}",
+            plural(errors),
+            plural(warnings)
         )
     }
 }

@@ -224,7 +224,9 @@ impl DeviceManager {
         let there = file.path.exists();
         let new = NewDevice::open(&file, force, Some(sb.uuid))?;
         let added = match self.tiering.is_tiered() {
-            true => self.add_opened(tier, place, &file, &new),
+            true => self
+                .add_opened(tier, place, &file, &new)
+                .inspect(|()| self.tiering.wake()),
             false => self.add_first(tier, &file, &new),
         };
         if added.is_err() && self.volume.may_have_device(&new.entry.uuid) {
@@ -298,16 +300,15 @@ impl DeviceManager {
         added
     }
 
-    /// NVM for the tables of a device; nobody is given the space meanwhile. The first device may come to
-    /// a volume that is full to the last block, so its tables may have what the reserve can spare:
+    /// NVM for the tables of a device; nobody is given the space meanwhile. A device may come to a volume
+    /// that is full to the last block on all tiers, so its tables may have what the reserve can spare:
     /// nobody is given space before as much has moved below.
     fn take_tables(&self, file: &DeviceFile, new: &NewDevice) -> Result<Run> {
         let wanted = Volume::table_blocks(&new.entry) * BLOCK;
-        let tiered = self.tiering.is_tiered();
         let take = || {
             let supply = || {
                 let mut supply = FreeSpace::of(&self.volume);
-                supply.blocks.free += u64::from(!tiered) * supply.blocks.spare();
+                supply.blocks.free += supply.blocks.spare();
                 supply
             };
             self.credits.with_available(supply, |space| {
@@ -335,11 +336,10 @@ impl DeviceManager {
             Err(space) => space,
         };
         let most = ((space / BLOCK).saturating_sub(3) * BLOCKS_PER_TABLE * BLOCK) >> 20;
-        let help = match tiered {
-            true => "shale migrate frees space".to_owned(),
-            false => format!("remove files, or begin with a device of {most} MiB"),
-        };
-        let why = format!("its tables need {wanted} bytes of NVM, and {space} can be had: {help}");
+        let why = format!(
+            "its tables need {wanted} bytes of NVM, and {space} can be had: remove files, or begin with a \
+             device of {most} MiB"
+        );
         Err(wrong(&file.path, why).into())
     }
 
@@ -435,6 +435,10 @@ impl DeviceManager {
 
     /// See [`crate::Daemon::remove_device`].
     pub(crate) fn remove(&self, path: &Path) -> Result<()> {
+        if self.find_device(path)?.info.live > 0 {
+            // Files that were removed a moment ago hold nothing there.
+            self.digests.digest_all();
+        }
         let _guard = self.tiering.lock_mover();
         let found = self.find_device(path)?;
         let name = found.info.device.as_ref().map(|device| device.name());

@@ -11,7 +11,7 @@ pub struct Damage {
     pub object: String,
     /// Number of the inode, if it is about one.
     pub ino: Option<u64>,
-    /// What is wrong.
+    /// What is wrong; of several blocks, with the first one.
     pub what: String,
     /// The bytes of the file that are damaged, from the first to behind the last, if it is data.
     #[serde(default)]
@@ -35,7 +35,7 @@ pub struct ScrubReport {
     pub errors: u64,
     /// Blocks of data that did not fit and were rewritten from a copy in memory; no errors any more.
     pub repaired_blocks: u64,
-    /// The first of them.
+    /// The first of them; adjoining blocks of a file are one.
     pub damage: Vec<Damage>,
     /// Everything was looked at.
     pub complete: bool,

@@ -85,14 +85,24 @@ impl Scrub<'_> {
         }
     }
 
-    /// Notes a block of a file's data, or of a link's target.
+    /// Notes a block of a file's data, or of a link's target. Blocks that adjoin are one entry: a disk that dies has
+    /// thousands, and each file has to be named.
     fn note_data(&mut self, inode: &Inode, block: u64, what: impl std::fmt::Display) {
+        let first = block * BLOCK_BYTES as u64;
+        // Behind the end of the file there is nothing that could be lost.
+        let end = (first + BLOCK_BYTES as u64).min(inode.size.max(first));
+        let last = self.report.damage.last_mut();
+        let last = last.filter(|last| last.ino == Some(inode.ino));
+        if let Some(bytes) = last.and_then(|last| last.bytes.as_mut())
+            && bytes.end == first
+        {
+            bytes.end = end;
+            self.report.errors += 1;
+            return;
+        }
         let listed = self.report.damage.len();
         self.note("", Some(inode.ino), what);
         if let Some(one) = self.report.damage.get_mut(listed) {
-            let first = block * BLOCK_BYTES as u64;
-            // Behind the end of the file there is nothing that could be lost.
-            let end = (first + BLOCK_BYTES as u64).min(inode.size.max(first));
             one.bytes = Some(first..end);
         }
     }

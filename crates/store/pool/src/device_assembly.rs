@@ -260,14 +260,18 @@ fn in_order<'f>(
         return Ok((mine.into_iter().map(Some).collect(), strangers));
     }
     let named: Vec<String> = files.iter().map(|f| f.path.display().to_string()).collect();
+    let named = match named.is_empty() {
+        true => "none".to_owned(),
+        false => named.join(", "),
+    };
+    let (tier, many) = (NAMES[n], places.len());
+    let plural = if many == 1 { "" } else { "s" };
     Err(PoolError::VolumeFile {
         path: nvm_dir.to_path_buf(),
-        key: NAMES[n].to_owned(),
+        key: tier.to_owned(),
         why: format!(
-            "the volume has {} devices there, the volume file names {}: {}",
-            places.len(),
-            files.len(),
-            named.join(", ")
+            "the volume has {many} device{plural} there, the volume file names {named}: it needs a [[{tier}]] with path and \
+             size_bytes for each (is it a copy from before shale device add?)"
         ),
     })
 }

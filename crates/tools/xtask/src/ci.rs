@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::error::Error;
-use crate::{spec, tidy};
+use crate::{figures, spec, tidy};
 
 /// Power cuts for 20 s, by the program that the tests have had built.
 const CRASH: [&str; 3] = ["crash", "--seconds", "20"];
@@ -38,6 +38,9 @@ pub fn run(root: &Path, tier: Tier) -> Result<(), Error> {
         step("fmt", || cargo(&["fmt", "--all", "--check"])),
         step("tidy", || single(tidy::run(root))),
         step("spec", || single(spec::run(root, spec::Mode::Check))),
+        step("figures", || {
+            single(figures::run(root, figures::Mode::Check))
+        }),
         step("clippy", || {
             cargo(&[
                 "clippy",

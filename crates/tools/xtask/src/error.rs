@@ -34,6 +34,9 @@ pub enum Error {
     /// `docs/SPEC.md` and the layouts in the source disagree.
     #[error("spec: {0}")]
     Spec(String),
+    /// A picture and its data disagree, or the data cannot be drawn.
+    #[error("figures: {0}")]
+    Figure(String),
     /// A result file is not what `shale bench --json` writes.
     #[error("{}: expected {expected}", path.display())]
     BenchFile {

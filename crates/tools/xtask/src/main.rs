@@ -4,14 +4,16 @@
 //! * `check` runs those of them that take minutes.
 //! * `tidy` compares the source tree with the rules that no compiler knows.
 //! * `spec` writes the byte layouts of `shale-format` into `docs/SPEC.md`.
+//! * `figures` draws the pictures of the README from data in `docs`.
 //! * `bench-diff` compares the counts of two benchmark results.
 //!
-//! Nothing here is part of the product, and nothing here changes a file but `spec`.
+//! Nothing here is part of the product, and nothing here changes a file but `spec` and `figures`.
 #![forbid(unsafe_code)]
 
 mod bench_diff;
 mod ci;
 mod error;
+mod figures;
 mod spec;
 mod tidy;
 
@@ -24,6 +26,7 @@ const USAGE: &str = "usage: cargo xtask ci
        cargo xtask check
        cargo xtask tidy
        cargo xtask spec [--check]
+       cargo xtask figures [--check]
        cargo xtask bench-diff OLD.json NEW.json";
 
 fn main() -> ExitCode {
@@ -36,6 +39,8 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(&root),
         ["spec"] => spec::run(&root, spec::Mode::Write),
         ["spec", "--check"] => spec::run(&root, spec::Mode::Check),
+        ["figures"] => figures::run(&root, figures::Mode::Write),
+        ["figures", "--check"] => figures::run(&root, figures::Mode::Check),
         ["bench-diff", old, new] => bench_diff::run(Path::new(old), Path::new(new)),
         _ => Err(Error::Usage(USAGE)),
     };

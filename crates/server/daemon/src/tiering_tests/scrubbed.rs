@@ -58,4 +58,12 @@ fn a_scrub_reads_in_runs_and_names_damaged_blocks() {
         assert_eq!(one.bytes, Some(at..at + BLOCK_BYTES as u64), "{one:?}");
         assert_eq!(one.object, "/file 16 (inode 16)");
     }
+    // Blocks that adjoin are one entry: a disk that dies has thousands, and no file may be left out for them.
+    flash.spoil(LABEL_AREA_BYTES + addr(&s, 16, 11).byte(), &[1; 7]);
+    let (report, _) = scrub(&s);
+    let bytes = |n: usize| report.damage[n].bytes.clone();
+    let block = BLOCK_BYTES as u64;
+    assert_eq!((report.errors, report.damage.len()), (3, 2), "{report:?}");
+    assert_eq!(bytes(0), Some(10 * block..12 * block));
+    assert_eq!(bytes(1), Some(70 * block..71 * block));
 }

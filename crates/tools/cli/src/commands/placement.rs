@@ -10,6 +10,7 @@ use crate::mounts::state::StateDir;
 use crate::terminal::{print_json, say};
 use serde::Serialize;
 use shale_daemon::{PARTS_MAX, PlacementPart};
+use shale_status::fields::count;
 use shale_sys::printable;
 use shale_sys::size;
 use std::collections::BTreeMap;
@@ -233,9 +234,9 @@ fn show_tree(sums: &BTreeMap<String, Sum>, as_json: bool) -> Result<()> {
     for (tier, sum) in sums {
         let hot = size::show(sum.hot_bytes);
         say!(
-            "{tier}  {:>10} of {} files, {hot} hot",
+            "{tier}  {:>10} of {}, {hot} hot",
             size::show(sum.bytes),
-            sum.files
+            count(sum.files, "file")
         );
     }
     Ok(())

@@ -6,6 +6,7 @@ use crate::control::orders::Scrubbing;
 use crate::failure::{Failure, Result};
 use crate::terminal::{Waiting, print_json, say};
 use shale_daemon::ScrubReport;
+use shale_format::limits::BLOCK_BYTES;
 use shale_status::fields::count;
 use shale_sys::printable;
 use std::path::PathBuf;
@@ -67,15 +68,21 @@ fn print(args: &Args, report: &ScrubReport) -> Result<()> {
     }
     for one in &report.damage {
         let object = printable::name(&one.object);
-        match &one.bytes {
-            Some(bytes) => say!(
-                "{object}: {} at byte {}: {}",
-                count(bytes.end - bytes.start, "byte"),
-                bytes.start,
-                one.what
-            ),
-            None => say!("{object}: {}", one.what),
-        }
+        let Some(bytes) = &one.bytes else {
+            say!("{object}: {}", one.what);
+            continue;
+        };
+        let many = bytes.end - bytes.start;
+        say!(
+            "{object}: {} at byte {}: {}{}",
+            count(many, "byte"),
+            bytes.start,
+            one.what,
+            match many.div_ceil(BLOCK_BYTES as u64).saturating_sub(1) {
+                0 => String::new(),
+                more => format!("; and {} after it", count(more, "block")),
+            }
+        );
     }
     say!(
         "{}, {}, {} with attributes, {}, {} below NVM: {}",

@@ -237,7 +237,7 @@ fn migration(m: &Value) -> String {
         .map_or(String::new(), |e| format!("; {e}"));
     format!(
         "{pace}; {} down, {} up, {} cleaned in {}, {} a second recently, {} since the start; \
-         {} straight from logs; calls waited for space {} ms at most{error}",
+         {} directly from logs; calls waited for space {} ms at most{error}",
         bytes(m, "down_bytes"),
         bytes(m, "up_bytes"),
         bytes(m, "cleaned_bytes"),

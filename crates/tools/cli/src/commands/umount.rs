@@ -7,6 +7,7 @@ use crate::mounts::mount_table::{self, Mount};
 use crate::mounts::state::StateDir;
 use crate::terminal::{Waiting, note, say};
 use shale_fuse::FuseError;
+use shale_pool::volume_file::VolumeFile;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -116,15 +117,19 @@ pub fn run(args: &Args) -> Result<()> {
         ))),
         (_, Some(dir)) if was_stale => {
             dir.remove();
-            let gone = format!(
-                "its supervisor (process {}) was gone",
-                dir.state.supervisor.pid
-            );
-            let text = format!(
-                "unmounted; {}. Nothing that had returned is lost: the next mount of {} recovers it",
-                dir.state.given_up().unwrap_or(gone),
-                dir.state.volume.display()
-            );
+            // Of one that was given up that depends on what is mended.
+            let text = match dir.state.given_up() {
+                Some(why) => format!(
+                    "unmounted; {why}. When that is mended, the next mount of {} recovers what had returned",
+                    dir.state.volume.display()
+                ),
+                None => format!(
+                    "unmounted; its supervisor (process {}) was gone. Nothing that had returned is lost: the next mount \
+                     of {} recovers it",
+                    dir.state.supervisor.pid,
+                    dir.state.volume.display()
+                ),
+            };
             args.done(&place, &text, false)
         }
         (_, Some(dir)) => finish(&dir, args),
@@ -217,12 +222,20 @@ fn finish(dir: &StateDir, args: &Args) -> Result<()> {
         return args.done(&dir.state.mountpoint, "unmounted", false);
     };
     let log = left.last_lines(3);
+    // A volume without NVM keeps in memory what its SSD has not taken.
+    let advice = match VolumeFile::load(&left.state.volume) {
+        Ok(file) if file.is_staged() => format!(
+            "while the machine runs nothing that had returned is lost: what is not on the SSD stays in {}, and the \
+             next mount recovers it",
+            file.nvm_dir().display()
+        ),
+        _ => "nothing that had returned is lost: the next mount recovers it".to_owned(),
+    };
     left.remove();
     let why = left.state.failure.unwrap_or_else(|| {
         format!("its processes were killed before every log was in the volume; last words: {log}")
     });
-    Err(Failure::new(format!("{shown}: unmounted, but {why}"))
-        .advise("nothing that had returned is lost: the next mount recovers it"))
+    Err(Failure::new(format!("{shown}: unmounted, but {why}")).advise(advice))
 }
 
 fn refused(place: &Path, users: Option<&str>, error: &FuseError) -> Failure {

@@ -82,14 +82,13 @@ pub fn look<T: DeserializeOwned>(dir: &StateDir, order: &Order) -> Result<T> {
 }
 
 fn ended(dir: &StateDir) -> Failure {
-    let path = dir.path().join(SOCKET);
-    let shown = path.display();
+    let shown = dir.state.mountpoint.display();
     Failure::new(format!("{shown}: the daemon has ended meanwhile"))
         .advise("see what came of it, and give the order again")
 }
 
 fn refused(dir: &StateDir, why: &str) -> Failure {
-    Failure::new(format!("{}: {why}", dir.path().join(SOCKET).display()))
+    Failure::new(format!("{}: {why}", dir.state.mountpoint.display()))
 }
 
 /// A connection to the daemon, the next one if there is none at the moment.

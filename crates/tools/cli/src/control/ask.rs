@@ -153,10 +153,21 @@ fn answered(dir: &StateDir, request: &Request, patience: Duration) -> Result<Rep
     }
     let answered = answered.map_err(|_| {
         let seconds = patience.as_secs();
-        Failure::new(format!(
+        let log = dir.log();
+        let log = log.display();
+        // Of a daemon that was started again meanwhile, the new one.
+        let now = StateDir::load(dir.path().to_owned());
+        let process = now.and_then(|dir| dir.state.daemon);
+        let failure = Failure::new(format!(
             "{place}: the daemon has not answered for {seconds} s"
-        ))
-        .advise(format!("its log: {}", dir.log().display()))
+        ));
+        match process.map(|process| process.pid) {
+            Some(pid) => failure.advise(format!(
+                "its log: {log}; where it does not go on, kill -9 {pid}: the next daemon takes over, programs wait until it \
+                 does, and nothing that had returned is lost"
+            )),
+            None => failure.advise(format!("its log: {log}")),
+        }
     })?;
     let answered = answered.map_err(|error| match dir.path().exists() {
         true => Failure::new(format!("{place}: {error}")),

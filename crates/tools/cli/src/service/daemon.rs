@@ -190,9 +190,14 @@ fn can_open_by_number(
         .map_err(Failure::because("cannot start a thread"))
 }
 
+/// What is said where the device is missing that has the staging area.
+const AREA_MISSING: &str = "put it back: the structure and the staging area of the volume are on this device, so \
+                            --degraded cannot do without it";
+
 /// Opens and recovers the volume.
 fn open(start: &Start, continues: bool, clock: &Arc<dyn Clock>) -> Result<Arc<Daemon>> {
     let file = VolumeFile::load(&start.volume).map_err(Failure::of)?;
+    let area = file.staged.as_ref().map(|staged| staged.device.clone());
     let config = DaemonConfig {
         volume_path: Some(start.volume.clone()),
         connection: (!start.flush_logs).then_some(start.connection),
@@ -217,6 +222,14 @@ fn open(start: &Start, continues: bool, clock: &Arc<dyn Clock>) -> Result<Arc<Da
                     "shale fsck {0} tells what is damaged, and with --repair mends what it can",
                     start.volume.display()
                 ))
+            }
+            DaemonError::Pool(PoolError::WrongDevice { path, .. })
+                if area.as_ref() == Some(&path) =>
+            {
+                failure.advise(AREA_MISSING)
+            }
+            DaemonError::Pool(PoolError::Device(_)) if area.is_some() => {
+                failure.advise(AREA_MISSING)
             }
             DaemonError::Pool(PoolError::WrongDevice { .. }) => failure.advise(format!(
                 "put it back; or do without what it holds: shale mount --degraded {} {}",

@@ -309,7 +309,7 @@ fn what_is_cut_short_is_put_right_at_the_next_mount() {
     let text = v.shale(&["mount", v.file(), v.place()]).failed(1);
     assert!(text.contains("ssd.img"), "{text}");
     let text = v.shale(&["fsck", v.file()]).failed(3);
-    assert!(text.contains("1 warnings"), "{text}");
+    assert!(text.contains("1 warning"), "{text}");
     fs::rename(&aside, &ssd).unwrap();
     again_mounted(&v);
 }
