@@ -14,11 +14,8 @@
 mod boot;
 mod commands;
 mod control;
-mod failure;
 mod mounts;
-mod process;
 mod service;
-mod terminal;
 
 use boot::{man_pages, mount_helper};
 use commands::{
@@ -27,6 +24,7 @@ use commands::{
 };
 use mounts::mount_options;
 use service::{daemon, supervise};
+use shale_verb::{failure, process, terminal};
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
