@@ -20,9 +20,10 @@ mod service;
 use boot::{man_pages, mount_helper};
 use commands::{
     bench, completions, device, df, digest, fsck, limit, log, migrate, mkfs, mount, pin, placement,
-    run, scrub, status, sync, top, umount,
+    rescue, run, scrub, status, sync, top, umount,
 };
 use mounts::mount_options;
+use rescue::{import, scan};
 use service::{daemon, supervise};
 use shale_verb::{failure, process, terminal};
 
@@ -86,6 +87,10 @@ enum Verb {
     Where(placement::Args),
     /// Check a volume that is not mounted, and repair it if asked
     Fsck(fsck::Args),
+    /// Find volumes by what is on devices
+    Scan(scan::Args),
+    /// Write the volume file of a volume again, from its devices
+    Import(import::Args),
     /// Verify the checksums of a volume that is mounted
     Scrub(scrub::Args),
     /// Look into the update logs
@@ -122,6 +127,8 @@ impl Verb {
             Verb::Limit(args) => ("limit", limit::run(&args)),
             Verb::Where(args) => ("where", placement::run(&args)),
             Verb::Fsck(args) => ("fsck", fsck::run(&args)),
+            Verb::Scan(args) => ("scan", scan::run(&args)),
+            Verb::Import(args) => ("import", import::run(&args)),
             Verb::Scrub(args) => ("scrub", scrub::run(&args)),
             Verb::Log(args) => ("log", log::run(&args)),
             Verb::Bench(args) => ("bench", bench::run(&args)),

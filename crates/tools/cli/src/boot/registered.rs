@@ -6,6 +6,15 @@ use std::path::{Path, PathBuf};
 /// Where VOLUME.toml files are found by name.
 pub const DIRECTORY: &str = "/etc/shale";
 
+/// The volume files below a directory, by name.
+pub fn all_in(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut all: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    all.retain(|path| path.extension().is_some_and(|end| end == "toml"));
+    all.sort();
+    all
+}
+
 /// The VOLUME.toml that the first field of a line in fstab names: a path if there is a slash in it, else a name.
 ///
 /// # Errors

@@ -5,6 +5,7 @@
 //! * `holders`: who uses one, and keeps it from being unmounted.
 
 pub mod holders;
+pub mod known_volumes;
 pub mod mount_options;
 pub mod mount_table;
 pub mod settings;

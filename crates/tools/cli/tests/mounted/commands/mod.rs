@@ -2,6 +2,7 @@
 
 mod bench;
 mod buffered;
+mod found;
 mod helpers;
 mod messages;
 mod mistakes;
