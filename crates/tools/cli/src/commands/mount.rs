@@ -7,6 +7,7 @@
 //!
 //! Everything that can be found wrong is said here, to the user who waits for the prompt.
 
+use crate::boot::by_uuid;
 use crate::boot::fstab_options::FstabOptions;
 use crate::commands::device::in_state;
 use crate::control::ask;
@@ -32,6 +33,7 @@ Examples:
   shale mount VOLUME.toml /mnt/shale --metrics 127.0.0.1:9180
   shale mount VOLUME.toml /mnt/shale --degraded     a device has failed
   shale mount VOLUME.toml /mnt/shale -o ro,noatime
+  shale mount uuid=6a5c2f0e-7d1b-4c83-9a55-0f6f3f0f8a11 /mnt/shale
   shale mount -o remount,rw /mnt/shale
 
 With --degraded a volume is mounted without devices that are missing, blank, cut, or older than the rest. \
@@ -46,7 +48,7 @@ status` names. SHALE_LOG=debug makes them say more.";
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The volume file that mkfs wrote
+    /// The volume file that mkfs wrote; or uuid=UUID of a volume, which is looked for in /etc/shale and on block devices
     #[arg(value_name = "VOLUME.toml")]
     volume: PathBuf,
     /// A directory; what is in it is hidden meanwhile
@@ -219,8 +221,12 @@ fn check(args: &Args) -> Result<Wanted> {
     let Some(mountpoint) = &args.mountpoint else {
         unreachable!("without one nothing is mounted");
     };
-    let volume =
-        std::path::absolute(&args.volume).map_err(Failure::because(args.volume.display()))?;
+    let named = { args.volume.to_str() }.map_or(Ok(None), by_uuid::identity)?;
+    let given = match named {
+        Some(uuid) => by_uuid::volume_file(uuid, args.degraded)?,
+        None => args.volume.clone(),
+    };
+    let volume = std::path::absolute(&given).map_err(Failure::because(given.display()))?;
     let file = VolumeFile::load(&volume).map_err(|e| {
         let failure = Failure::of(e);
         match volume.exists() {

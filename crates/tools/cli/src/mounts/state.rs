@@ -169,6 +169,20 @@ impl StateDir {
         Ok(())
     }
 
+    /// The directory of volume files of volumes that were found on devices; made if it is missing.
+    ///
+    /// # Errors
+    /// It cannot be made, or could be another user's.
+    pub fn volume_files() -> Result<PathBuf> {
+        let base = own_base()?;
+        make_dir(&base, true)?;
+        check_base(&base)?;
+        let path = base.join("volumes");
+        make_dir(&path, true)?;
+        check_base(&path)?;
+        Ok(path)
+    }
+
     /// The mounts of this user and of root. What cannot be read is passed over: it may
     /// be going away at this moment.
     pub fn all() -> Vec<Self> {

@@ -6,6 +6,7 @@ use shale_format::staged::AreaHeader;
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// A volume of any media, all below one directory. What is left of it goes when it is dropped.
 struct Made {
@@ -428,4 +429,92 @@ fn a_staging_area_is_found_once_or_asked_for() {
     file.write_all_at(&[0; 8192], at_byte).unwrap();
     let said = import(&[]).failed(1);
     assert!(said.contains("the staging area is missing"), "{said}");
+}
+
+/// A loop device of an image, until it is dropped.
+struct Loop(String);
+
+impl Loop {
+    /// None where there are none.
+    fn of(image: &Path) -> Option<Self> {
+        let made = Command::new("losetup")
+            .args(["-f", "--show"])
+            .arg(image)
+            .output()
+            .ok()?;
+        let name = String::from_utf8(made.stdout).ok()?;
+        made.status.success().then(|| Self(name.trim().to_owned()))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["-d", &self.0]).status();
+    }
+}
+
+#[test]
+fn a_volume_is_mounted_by_its_identity() {
+    if !can_mount() {
+        return;
+    }
+    let v = Made::new(&["--ssd", "@/s.img:256M", "--hdd", "@/h.img:64M"]);
+    let (Some(ssd), Some(hdd)) = (Loop::of(&v.path("s.img")), Loop::of(&v.path("h.img"))) else {
+        eprintln!("SKIPPED: no loop devices");
+        return;
+    };
+    v.mount();
+    fs::write(v.path("m/file"), pattern(7, 1 << 20)).unwrap();
+    v.umount();
+    fs::remove_file(&v.file).unwrap();
+    // A device and the file behind it are one.
+    assert_eq!(
+        v.scanned(&[&ssd.0, &hdd.0, &v.at("s.img")])["complete"],
+        true
+    );
+    let helper = v.at("mount.shale");
+    std::os::unix::fs::symlink(crate::volume::SHALE, &helper).unwrap();
+    for (spec, options) in [
+        (format!("uuid={}", v.uuid), "rw"),
+        (format!("UUID={}", v.uuid.replace('-', "")), "x-a=b"),
+        (hdd.0.clone(), "noatime"),
+    ] {
+        let mut mount = Command::new("timeout");
+        let mount = mount.args([
+            "--signal=KILL",
+            "60",
+            &helper,
+            &spec,
+            &v.place,
+            "-o",
+            options,
+        ]);
+        let done = mount.output().unwrap();
+        assert!(done.status.success(), "{spec}: {done:?}");
+        let table = fs::read_to_string("/proc/self/mounts").unwrap();
+        assert!(
+            table.contains(&format!("{spec} {} fuse.shale", v.place)),
+            "{table}"
+        );
+        assert!(fs::read(v.path("m/file")).unwrap() == pattern(7, 1 << 20));
+        v.umount();
+    }
+    let spec = format!("uuid={}", v.uuid);
+    drop(hdd);
+    let said = shale(&["mount", &spec, &v.place]).failed(1);
+    assert!(
+        said.contains("hdd 0 (device ") && said.contains("is missing"),
+        "{said}"
+    );
+    shale(&["mount", "--degraded", &spec, &v.place]).ok();
+    v.umount();
+    drop(ssd);
+    let said = shale(&["mount", &spec, &v.place]).failed(1);
+    assert!(
+        said.contains("neither in /etc/shale nor on a block device"),
+        "{said}"
+    );
+    shale(&["mount", "uuid=12-34", &v.place]).failed(2);
+    shale(&["mount", "/dev/null", &v.place]).failed(1);
+    let _ = fs::remove_file(format!("/run/shale/volumes/{}.toml", v.uuid));
 }
