@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_identity_is_told_from_a_path_and_a_name() {
+    fn an_identity_is_neither_a_path_nor_a_name() {
         let uuid = "6a5c2f0e-7d1b-4c83-9a55-0f6f3f0f8a11";
         for tag in TAGS {
             let found = identity(&format!("{tag}{uuid}")).unwrap().unwrap();

@@ -19,6 +19,7 @@ use crate::mounts::state::StateDir;
 use crate::service::supervise::{self, Front, Wanted};
 use crate::terminal::{note, print_json, say};
 use shale_fuse::MountOptions;
+use shale_logs::Level;
 use shale_metrics::Address;
 use shale_pool::VolumeFile;
 use shale_status::fields::list;
@@ -42,7 +43,7 @@ back at any later mount. For one that is gone for good: shale device list, shale
 device remove. Any process that reaches the address of --metrics may read them: there is no login.
 
 The mount is served in the background until `shale umount`; what its processes say is in the log that `shale \
-status` names. SHALE_LOG=debug makes them say more.";
+status` names: one line for each event, 1 MiB and as much from before. Under systemd, with --foreground, it goes to the journal, with the fields of each line (SHALE_…). --log-level debug, -o log_level=debug and SHALE_LOG=debug make them say more.";
 
 /// Arguments of `mount`.
 #[derive(Clone, Debug, clap::Args)]
@@ -66,6 +67,9 @@ pub struct Args {
     /// Mount without devices that are not there
     #[arg(long)]
     degraded: bool,
+    /// How much the processes of the mount log: error, warn, info or debug [default: what SHALE_LOG says, or info]
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<Level>,
     /// What was mounted as JSON, with the daemon's pid, what could not be recovered, and devices that are missing
     #[arg(long)]
     json: bool,
@@ -93,6 +97,7 @@ impl Args {
             foreground: false,
             metrics: None,
             degraded: false,
+            log_level: None,
             json: false,
             quiet: true,
         }
@@ -105,6 +110,7 @@ impl Args {
             options: vec![sorted.rest],
             degraded: self.degraded || sorted.degraded,
             metrics: self.metrics.clone().or(sorted.metrics),
+            log_level: self.log_level.or(sorted.log_level),
             ..self.clone()
         })
     }
@@ -254,6 +260,7 @@ fn check(args: &Args) -> Result<Wanted> {
         metrics: args.metrics.as_ref().map(ToString::to_string),
         degraded: args.degraded,
         options: Given::parse(MountOptions::default(), &args.options)?.options,
+        log_level: args.log_level,
     })
 }
 
@@ -294,6 +301,7 @@ fn start(wanted: &Wanted) -> Result<OwnedFd> {
         .arg(&wanted.mountpoint)
         .args(wanted.metrics.iter().flat_map(|m| ["--metrics", m]))
         .args(wanted.degraded.then_some("--degraded"))
+        .args({ wanted.log_level.iter() }.flat_map(|level| ["--log-level", level.name()]))
         .args(["-o", &mount_options::list(&wanted.options)])
         .current_dir("/")
         .stdin(Stdio::from(theirs))

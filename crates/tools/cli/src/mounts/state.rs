@@ -267,16 +267,19 @@ impl StateDir {
 
     /// Last lines of the log, for a message.
     pub fn last_lines(&self, lines: usize) -> String {
-        let text = fs::read(self.log()).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text);
-        let all: Vec<&str> = text.lines().collect();
-        all[all.len().saturating_sub(lines)..].join("\n")
+        last_of(&fs::read(self.log()).unwrap_or_default(), lines)
     }
 
     /// Takes the directory away; what cannot be removed is left for the next one.
     pub fn remove(&self) {
         let _ = fs::remove_dir_all(&self.path);
     }
+}
+
+fn last_of(text: &[u8], lines: usize) -> String {
+    let text = String::from_utf8_lossy(text);
+    let all: Vec<&str> = text.lines().collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
 }
 
 /// Makes a directory. `may_exist`: it, and those above it, may be missing or there; else it must be new.

@@ -9,6 +9,7 @@ mod mistakes;
 mod observe;
 mod options;
 mod ordered;
+mod reported;
 mod run;
 mod watch;
 mod without_nvm;
