@@ -23,7 +23,7 @@ use commands::{
     rescue, run, scrub, status, sync, top, umount,
 };
 use mounts::mount_options;
-use rescue::{import, scan};
+use rescue::{import, report, scan};
 use service::{daemon, supervise};
 use shale_verb::{failure, process, terminal};
 
@@ -93,6 +93,8 @@ enum Verb {
     Import(import::Args),
     /// Verify the checksums of a volume that is mounted
     Scrub(scrub::Args),
+    /// Write a failure report, without names and contents of files
+    Report(report::Args),
     /// Look into the update logs
     Log(log::Args),
     /// Measure Shale on this machine
@@ -130,6 +132,7 @@ impl Verb {
             Verb::Scan(args) => ("scan", scan::run(&args)),
             Verb::Import(args) => ("import", import::run(&args)),
             Verb::Scrub(args) => ("scrub", scrub::run(&args)),
+            Verb::Report(args) => ("report", report::run(&args)),
             Verb::Log(args) => ("log", log::run(&args)),
             Verb::Bench(args) => ("bench", bench::run(&args)),
             Verb::Completions(args) => {

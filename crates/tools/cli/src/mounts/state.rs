@@ -270,6 +270,13 @@ impl StateDir {
         last_of(&fs::read(self.log()).unwrap_or_default(), lines)
     }
 
+    /// The same, with those of the log before it.
+    pub fn last_lines_of_both(&self, lines: usize) -> String {
+        let old = fs::read(self.log().with_extension("old")).unwrap_or_default();
+        let new = fs::read(self.log()).unwrap_or_default();
+        last_of(&[old, new].concat(), lines)
+    }
+
     /// Takes the directory away; what cannot be removed is left for the next one.
     pub fn remove(&self) {
         let _ = fs::remove_dir_all(&self.path);
