@@ -4,6 +4,7 @@ use crate::bounded_file::LogFile;
 use crate::level::{Level, filter};
 use std::io::IsTerminal;
 use std::sync::Mutex;
+use tracing_journald::{Priority, PriorityMappings};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -40,6 +41,12 @@ fn to_journal(level: Option<Level>) -> bool {
     };
     let journal = journal
         .with_syslog_identifier("shale".to_owned())
+        // As other programs have it: what is logged usually is no notice.
+        .with_priority_mappings(PriorityMappings {
+            info: Priority::Informational,
+            debug: Priority::Debug,
+            ..PriorityMappings::new()
+        })
         .with_field_prefix(Some("SHALE".to_owned()));
     let all = tracing_subscriber::registry().with(filter(level));
     all.with(journal).try_init().is_ok()
