@@ -17,8 +17,8 @@ use shale_format::limits::{BLOCK_BYTES, SEGMENT_BYTES};
 use shale_format::superblock::{SUPER_BLOCK, Superblock};
 use shale_format::zone::DeviceLabel;
 use shale_persist::staged::MEMORY_BYTES_MAX;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -221,7 +221,11 @@ impl Segments<'_> {
             let failed = |e| PoolError::file(&path, format!("read {bytes} bytes at {offset}"), e);
             let file = match self.open.take() {
                 Some((number, file)) if number == n => Ok(file),
-                _ => File::open(&path),
+                // A pipe of that name would have to be waited for.
+                _ => OpenOptions::new()
+                    .read(true)
+                    .custom_flags(libc::O_NONBLOCK)
+                    .open(&path),
             };
             let file = file.map_err(failed)?;
             file.read_exact_at(part, offset).map_err(failed)?;

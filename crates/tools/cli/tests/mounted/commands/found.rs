@@ -309,6 +309,11 @@ fn bad_media_are_named_and_never_taken() {
     fs::write(bad.join("empty"), b"").unwrap();
     fs::create_dir_all(bad.join("nvm")).unwrap();
     fs::write(bad.join("nvm/seg-0000"), pattern(2, 8192)).unwrap();
+    fs::create_dir_all(bad.join("pipes")).unwrap();
+    for pipe in ["pipe", "pipes/seg-0000"] {
+        let made = Command::new("mkfifo").arg(bad.join(pipe)).status();
+        assert!(made.unwrap().success());
+    }
     let open = fs::Permissions::from_mode(0o644);
     fs::set_permissions(bad.join("garbage"), open).unwrap();
     let said = shale(&["scan", bad.to_str().unwrap()]).failed(1);
