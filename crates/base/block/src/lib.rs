@@ -8,13 +8,14 @@
 //! | [`zones`], [`labels`] | what media that are written in order have in common: zones behind an area for labels |
 //! | [`Timed`] | a device with a model of a slower one in front of it |
 //! | [`MemoryBlocks`], [`AbsentBlocks`] | a device of tests; one that is not there |
+//! | [`ReadOnlyBlocks`] | one that is looked at, without its lock |
 //!
 //! All I/O is in whole blocks of 4 KiB. What was written is durable after [`BlockDevice::flush`];
 //! before that any part of it may survive a power cut, sector by sector. Nothing is cached
 //! here: direct I/O through io_uring, several requests at once; where the kernel refuses io_uring,
 //! `pread` and `pwrite`; where the file system refuses direct I/O, its page cache.
 //!
-//! A device is locked (`flock`) while it is open. Requests in flight keep the file open, and so
+//! A device is locked (`flock`) while it is open, but for [`ReadOnlyBlocks`]. Requests in flight keep the file open, and so
 //! the lock, after a killed process has gone: who opens the device next finds none of them.
 
 mod block_device;
@@ -26,6 +27,7 @@ pub mod labels;
 mod managed;
 mod memory;
 mod missing_device;
+mod read_only;
 mod reader;
 mod ring;
 mod timed;
@@ -40,6 +42,7 @@ pub(crate) use file::{in_use, lock, trouble_of};
 pub use managed::{ManagedBlocks, ManagedShape};
 pub use memory::{Ask, DISCARDED, MemoryBlocks, Step};
 pub use missing_device::AbsentBlocks;
+pub use read_only::ReadOnlyBlocks;
 pub use reader::BlockReader;
 pub use timed::{BlockModel, Timed};
 pub use unit::{UNIT_DEFAULT, Unit, lcm};

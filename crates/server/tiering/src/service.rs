@@ -8,6 +8,7 @@ mod direct_placement;
 mod evacuation;
 mod inodes;
 mod leaves;
+mod log_pace;
 mod lower_read;
 mod metadata_promotions;
 mod mover;
@@ -26,6 +27,7 @@ pub use lower_read::Unsent;
 pub use mover_lock::MoverGuard;
 pub use pin::PinReport;
 
+use self::log_pace::LogPace;
 use super::bad_blocks::BadBlocks;
 use super::counts::{Counts, MigrationCounts};
 use super::host::{Accounts, Clients, GracePeriods, Leases, NvmSpace};
@@ -134,6 +136,8 @@ pub struct Tiering {
     stuck: StuckDevices,
     /// NVM was at the mark and is not where moving down ends yet.
     full: AtomicBool,
+    /// Lines that the volume is full, and that the lower tiers are.
+    full_lines: [LogPace; 2],
 }
 
 impl Tiering {
@@ -165,6 +169,7 @@ impl Tiering {
             last_error: Mutex::default(),
             stuck: StuckDevices::default(),
             full: AtomicBool::new(false),
+            full_lines: Default::default(),
         }
     }
 

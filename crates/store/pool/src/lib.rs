@@ -13,6 +13,7 @@
 //! | [`device_assembly`] | all devices of a volume, found and compared with its device table |
 //! | [`mkfs`] | making a volume |
 //! | [`host_space`] | what a volume takes of the file systems that it lies on |
+//! | [`scan`] | volumes found by what is on their media, and their volume files made again |
 //! | [`mod@random`] | random bytes: identities, salts, hash keys |
 #![forbid(unsafe_code)]
 
@@ -27,6 +28,7 @@ pub mod labels;
 pub mod mkfs;
 pub mod nvm_dir;
 pub mod random;
+pub mod scan;
 pub mod staged;
 #[cfg(test)]
 mod test_device;

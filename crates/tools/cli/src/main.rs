@@ -14,19 +14,18 @@
 mod boot;
 mod commands;
 mod control;
-mod failure;
 mod mounts;
-mod process;
 mod service;
-mod terminal;
 
 use boot::{man_pages, mount_helper};
 use commands::{
     bench, completions, device, df, digest, fsck, limit, log, migrate, mkfs, mount, pin, placement,
-    run, scrub, status, sync, top, umount,
+    rescue, run, scrub, status, sync, top, umount,
 };
 use mounts::mount_options;
+use rescue::{import, report, scan};
 use service::{daemon, supervise};
+use shale_verb::{failure, process, terminal};
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
@@ -88,8 +87,14 @@ enum Verb {
     Where(placement::Args),
     /// Check a volume that is not mounted, and repair it if asked
     Fsck(fsck::Args),
+    /// Find volumes by what is on devices
+    Scan(scan::Args),
+    /// Write the volume file of a volume again, from its devices
+    Import(import::Args),
     /// Verify the checksums of a volume that is mounted
     Scrub(scrub::Args),
+    /// Write a failure report, without names and contents of files
+    Report(report::Args),
     /// Look into the update logs
     Log(log::Args),
     /// Measure Shale on this machine
@@ -124,7 +129,10 @@ impl Verb {
             Verb::Limit(args) => ("limit", limit::run(&args)),
             Verb::Where(args) => ("where", placement::run(&args)),
             Verb::Fsck(args) => ("fsck", fsck::run(&args)),
+            Verb::Scan(args) => ("scan", scan::run(&args)),
+            Verb::Import(args) => ("import", import::run(&args)),
             Verb::Scrub(args) => ("scrub", scrub::run(&args)),
+            Verb::Report(args) => ("report", report::run(&args)),
             Verb::Log(args) => ("log", log::run(&args)),
             Verb::Bench(args) => ("bench", bench::run(&args)),
             Verb::Completions(args) => {

@@ -27,6 +27,14 @@ const PROGRAMMED: u32 = u32::from_le_bytes(*b"prog");
 const HALF_ERASED: u32 = 1;
 const WORN: u32 = 2;
 
+/// Whether the file is an image of flash, by its first bytes. It is not locked, and may be damaged.
+pub fn is_image(path: &Path) -> bool {
+    let mut magic = [0; 4];
+    let file = std::fs::File::open(path);
+    let read = file.and_then(|mut file| std::io::Read::read_exact(&mut file, &mut magic));
+    read.is_ok() && u32::from_le_bytes(magic) == MAGIC
+}
+
 /// The file with the numbers to find things in it.
 #[derive(Debug)]
 pub(super) struct Image {

@@ -38,3 +38,4 @@ mod units;
 pub use behaviour::{Behaviour, FlashCounts, Purpose};
 pub use device::Zoned;
 pub use geometry::{EraseBlock, Geometry, OOB_BYTES, PageAt};
+pub use image::is_image;

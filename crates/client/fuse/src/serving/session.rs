@@ -576,7 +576,7 @@ impl FuseSession {
             let answer = match negotiated {
                 Negotiated::AskAgain(answer) => answer,
                 Negotiated::Agreed(answer, info) => {
-                    tracing::info!(?info, "mount negotiated");
+                    tracing::debug!(?info, "mount negotiated");
                     *self.info.lock() = info;
                     adapter.agree(&info);
                     if let Some(tell) = on_init {

@@ -414,7 +414,7 @@ impl AttachService {
             self.parts.leases.table().assume_reader(client.id);
         }
         self.parts.leases.tell_others();
-        tracing::info!(
+        tracing::debug!(
             client = client.id,
             pid = client.pid,
             slot,
@@ -447,7 +447,7 @@ impl AttachService {
         client.grants.lock().give_back(&self.parts.volume);
         self.parts.credits.close(client.id);
         if client.transport == Transport::Socket {
-            tracing::info!(client = client.id, pid = client.pid, "client left");
+            tracing::debug!(client = client.id, pid = client.pid, "client left");
         }
         if let Err(e) = self.free_logs_of(client) {
             // Everything is in the volume; the next start frees the slot.

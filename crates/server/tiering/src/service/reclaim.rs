@@ -55,7 +55,11 @@ impl Tiering {
                 return Some(taken);
             }
         }
-        take()
+        let taken = take();
+        if taken.is_none() && self.full_lines[0].may(self.clock.monotonic_ns()) {
+            tracing::warn!(bytes, "volume full: calls that need space get ENOSPC");
+        }
+        taken
     }
 
     /// Moves about `blocks` blocks of the coldest data out of NVM. Gives how many moved. `asked`: somebody waits.
@@ -68,6 +72,10 @@ impl Tiering {
             if !matches!(moved, Ok(Some(0))) {
                 break;
             }
+        }
+        let is_full = matches!(moved, Ok(Some(0)) | Err(VolumeError::NoSpace { .. }));
+        if is_full && self.full_lines[1].may(self.clock.monotonic_ns()) {
+            tracing::warn!("lower tiers full: cold data stays in NVM");
         }
         Ok(moved?.unwrap_or(0))
     }

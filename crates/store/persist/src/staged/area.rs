@@ -426,7 +426,7 @@ fn image_of(checkpoint: u64) -> u32 {
     }
 }
 
-fn checkpoint_of(header: &AreaHeader) -> Checkpoint {
+pub(super) fn checkpoint_of(header: &AreaHeader) -> Checkpoint {
     Checkpoint {
         number: header.checkpoint,
         txid: header.txid,
@@ -450,7 +450,7 @@ fn write_header(media: &Media, header: &AreaHeader) -> Result<()> {
 }
 
 /// The newest header that is whole.
-fn newest_header(media: &Media) -> Result<AreaHeader> {
+pub(super) fn newest_header(media: &Media) -> Result<AreaHeader> {
     let mut block = ZERO_PAGE;
     let mut found = Vec::new();
     let mut wrong = Vec::new();

@@ -258,14 +258,7 @@ impl Image {
                     }
                     continue;
                 }
-                if page_sum(found) != sum {
-                    return damaged(format!(
-                        "{}: page {page} of image {} has checksum {:#010x} where its table says {sum:#010x}",
-                        media.name(),
-                        self.which + 1,
-                        page_sum(found)
-                    ));
-                }
+                self.check_page(media, page, found)?;
                 begun.get_or_insert(n);
             }
             if let Some(from) = begun {
@@ -273,6 +266,36 @@ impl Image {
             }
         }
         Ok(())
+    }
+
+    /// Reads a page, checked; zeros if it was never written.
+    pub(super) fn read_page(
+        &self,
+        media: &Media,
+        layout: AreaLayout,
+        page: u64,
+        into: &mut [u8; PAGE_BYTES],
+    ) -> Result<()> {
+        let sum = self.sums[page as usize];
+        if sum == 0 {
+            into.fill(0);
+            return Ok(());
+        }
+        media.read(layout.page_at(self.which, page), into)?;
+        self.check_page(media, page, into)
+    }
+
+    /// Whether a page is as the table says.
+    fn check_page(&self, media: &Media, page: u64, found: &[u8]) -> Result<()> {
+        let (found, sum) = (page_sum(found), self.sums[page as usize]);
+        if found == sum {
+            return Ok(());
+        }
+        damaged(format!(
+            "{}: page {page} of image {} has checksum {found:#010x} where its table says {sum:#010x}",
+            media.name(),
+            self.which + 1
+        ))
     }
 }
 

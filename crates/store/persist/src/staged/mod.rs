@@ -14,6 +14,7 @@
 //! | [`scan`] | which batches are whole and follow each other |
 //! | [`images`] | the images, their tables, what each lacks |
 //! | [`dirty_pages`] | which pages of a mapping were stored to |
+//! | [`saved_image`] | an area that is found by its header; single pages of its newest image |
 //! | [`media`] | the device, until a write fails |
 //!
 //! The bytes are those of [`shale_format::staged`].
@@ -27,6 +28,7 @@ mod layout;
 mod media;
 mod page_set;
 mod ring;
+mod saved_image;
 mod scan;
 #[cfg(test)]
 mod tests;
@@ -36,6 +38,7 @@ pub use batch::{Batch, BatchNumber, LogIdentity, Piece, StagedPiece};
 pub use dirty_pages::DirtyPages;
 pub use error::{PersistError, Result};
 pub use layout::{AreaLayout, MEMORY_BYTES_MAX, STAGING_BYTES_MIN};
+pub use saved_image::{SavedImage, find_areas};
 
 /// Bytes of a page: the unit of images and of their checksums.
 pub const PAGE_BYTES: usize = 4096;

@@ -16,6 +16,7 @@ mod sizes;
 mod staged;
 
 use crate::error::Result;
+pub(crate) use contents::default_log_bytes;
 pub use options::{Made, MakeOptions, StagedSizes};
 use shale_sys::Clock;
 

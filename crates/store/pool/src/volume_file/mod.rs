@@ -217,7 +217,7 @@ impl VolumeFile {
     }
 
     /// What is wrong: key and mistake. Paths have been made absolute.
-    fn check(&self) -> Checked {
+    pub(crate) fn check(&self) -> Checked {
         if self.format == 0 {
             return wrong_key("format", "0 is no format; the first one is 1");
         }

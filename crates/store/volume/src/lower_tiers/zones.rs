@@ -107,23 +107,35 @@ impl Zones {
 
     /// Nothing new goes to a device any more, because it fails. The first reason stays.
     pub(crate) fn set_failing(&self, device: usize, why: String) {
-        let mut state = self.state.lock();
-        if let Some(one) = state.devices.get_mut(device)
-            && one.failing.is_none()
-        {
-            one.failing = Some(why);
-            // What was written to it with the one that failed is linked by nobody.
-            one.dirty = false;
+        if self.stop_writing(device, &why) {
+            tracing::error!(tier = ?self.tier, device, "device failed, nothing new goes to it: {why}");
         }
-        state.reopen();
     }
 
     /// The same, until [`Zones::set_used_again`].
     pub(crate) fn set_full(&self, device: usize, why: String) {
-        self.set_failing(device, why.clone());
+        if self.stop_writing(device, &why) {
+            tracing::warn!(tier = ?self.tier, device, "device full, nothing new goes to it: {why}");
+        }
         if let Some(one) = self.state.lock().devices.get_mut(device) {
             one.full = one.failing.as_ref() == Some(&why);
         }
+    }
+
+    /// Nothing new goes to a device. Whether something did before.
+    fn stop_writing(&self, device: usize, why: &str) -> bool {
+        let mut state = self.state.lock();
+        let mut was_open = false;
+        if let Some(one) = state.devices.get_mut(device)
+            && one.failing.is_none()
+        {
+            one.failing = Some(why.to_owned());
+            // What was written to it with the one that failed is linked by nobody.
+            one.dirty = false;
+            was_open = true;
+        }
+        state.reopen();
+        was_open
     }
 
     /// Devices that get nothing new only because there is no space below them.
@@ -141,6 +153,8 @@ impl Zones {
         {
             one.failing = None;
             state.reopen();
+            drop(state);
+            tracing::info!(tier = ?self.tier, device, "device has space again");
         }
     }
 

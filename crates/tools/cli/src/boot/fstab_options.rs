@@ -1,6 +1,7 @@
 //! Options of a line in fstab, as mount(8) hands them to its helper: which are ours, and which are not for us.
 
 use crate::failure::{Failure, Result};
+use shale_logs::Level;
 use shale_metrics::Address;
 
 /// What mount(8) and systemd act upon themselves, or what is so anyway.
@@ -43,6 +44,8 @@ pub struct FstabOptions {
     pub degraded: bool,
     /// Where metrics are served, if they are.
     pub metrics: Option<Address>,
+    /// How much is logged, if it is said.
+    pub log_level: Option<Level>,
     /// A mount that is there is to be changed.
     pub remount: bool,
 }
@@ -67,6 +70,11 @@ impl FstabOptions {
                     let address = address.parse::<Address>();
                     let address = address.map_err(|e| Failure::usage(format!("-o {word}: {e}")))?;
                     sorted.metrics = Some(address);
+                }
+                Some(("log_level", level)) => {
+                    let level = level.parse::<Level>();
+                    let level = level.map_err(|e| Failure::usage(format!("-o {word}: {e}")))?;
+                    sorted.log_level = Some(level);
                 }
                 Some(("durability", _)) => {
                     let text = format!(
@@ -97,10 +105,11 @@ mod tests {
     #[test]
     fn what_others_act_upon_is_passed_over() {
         let list = "defaults,ro,noatime,nosuid,x-systemd.device-timeout=5s,X-mount.mkdir,nofail,_netdev,auto,user,user=ann,\
-                    comment=mine,degraded,metrics=127.0.0.1:9180";
+                    comment=mine,degraded,metrics=127.0.0.1:9180,log_level=debug";
         let sorted = FstabOptions::parse(list).unwrap();
         assert_eq!(sorted.rest, "ro,noatime,nosuid");
         assert!(sorted.degraded && !sorted.remount);
+        assert_eq!(sorted.log_level, Some(Level::Debug));
         assert_eq!(sorted.metrics.unwrap().to_string(), "127.0.0.1:9180");
         assert_eq!(FstabOptions::parse("").unwrap(), FstabOptions::default());
         assert!(FstabOptions::parse("remount,ro").unwrap().remount);
@@ -108,7 +117,13 @@ mod tests {
 
     #[test]
     fn what_no_mount_can_have_is_refused_by_name() {
-        for word in ["durability=strict", "sync", "dirsync", "metrics=nowhere"] {
+        for word in [
+            "durability=strict",
+            "sync",
+            "dirsync",
+            "metrics=nowhere",
+            "log_level=loud",
+        ] {
             let failure = FstabOptions::parse(&format!("ro,{word}")).unwrap_err();
             assert!(
                 failure.text.starts_with(&format!("-o {word}: ")),

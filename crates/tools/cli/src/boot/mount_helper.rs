@@ -9,7 +9,7 @@
 //! helpers of other file systems they say nothing when all went well, unless `-v` asks.
 
 use crate::boot::fstab_options::FstabOptions;
-use crate::boot::registered;
+use crate::boot::{by_uuid, registered};
 use crate::commands::{mount, umount};
 use crate::failure::{Code, Failure, Result};
 use crate::mounts::mount_options;
@@ -48,7 +48,9 @@ impl Helper {
 
     fn usage(self) -> &'static str {
         match self {
-            Helper::Mount => "mount.shale VOLUME.toml|NAME DIRECTORY [-sfnvrw] [-o OPTIONS]",
+            Helper::Mount => {
+                "mount.shale VOLUME.toml|NAME|uuid=UUID DIRECTORY [-sfnvrw] [-o OPTIONS]"
+            }
             Helper::Umount => "umount.shale DIRECTORY [-nlfvr]",
         }
     }
@@ -173,7 +175,11 @@ impl Call {
                 false => mount_options::change(&place, &[sorted.rest], true).map(drop),
             };
         }
-        let args = mount::Args::of_helper(registered::volume_file(spec)?, place, all, spec);
+        let volume = match by_uuid::identity(spec)? {
+            Some(uuid) => by_uuid::volume_file(uuid, sorted.degraded)?,
+            None => registered::volume_file(spec)?,
+        };
+        let args = mount::Args::of_helper(volume, place, all, spec);
         match self.fake {
             true => mount::check_only(&args),
             false => mount::run(&args),

@@ -6,6 +6,15 @@ use std::path::{Path, PathBuf};
 /// Where VOLUME.toml files are found by name.
 pub const DIRECTORY: &str = "/etc/shale";
 
+/// The volume files below a directory, by name.
+pub fn all_in(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut all: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    all.retain(|path| path.extension().is_some_and(|end| end == "toml"));
+    all.sort();
+    all
+}
+
 /// The VOLUME.toml that the first field of a line in fstab names: a path if there is a slash in it, else a name.
 ///
 /// # Errors
@@ -16,11 +25,11 @@ pub fn volume_file(spec: &str) -> Result<PathBuf> {
 
 fn volume_file_in(directory: &Path, spec: &str) -> Result<PathBuf> {
     let tag = spec.split_once('=').map(|(tag, _)| tag);
-    if let Some(tag) = tag.filter(|tag| ["UUID", "LABEL", "PARTUUID", "PARTLABEL"].contains(tag)) {
+    if let Some(tag) = tag.filter(|tag| ["LABEL", "PARTUUID", "PARTLABEL"].contains(tag)) {
         let text =
             format!("{spec}: {tag} names one block device, and a volume lies on several media");
         return Err(Failure::usage(text)
-            .advise("give the path of VOLUME.toml, or NAME of /etc/shale/NAME.toml"));
+            .advise("give the path of VOLUME.toml, NAME of /etc/shale/NAME.toml, or uuid=UUID of the volume"));
     }
     if spec.is_empty() || spec.contains('/') {
         return Ok(PathBuf::from(spec));
@@ -65,7 +74,7 @@ mod tests {
 
     #[test]
     fn what_names_a_device_is_refused() {
-        for spec in ["UUID=12-34", "LABEL=data"] {
+        for spec in ["PARTUUID=12-34", "LABEL=data"] {
             let failure = volume_file(spec).unwrap_err().to_string();
             assert!(
                 failure.starts_with(spec) && failure.contains("/etc/shale/NAME.toml"),

@@ -70,19 +70,12 @@ pub fn run(args: &Args) -> Result<()> {
     if args.without_missing {
         options.below = options.below.without_missing();
     }
-    wait_for_end(&file)?;
-    let copy = copy_of(&file)?;
     if args.repair {
+        wait_for_end(&file)?;
+        let copy = copy_of(&file)?;
         return repair(args, (&file, copy.as_ref()), &options);
     }
-    let bar = Waiting::for_progress(None);
-    let progress = &mut |p| show(&bar, p);
-    let report = match &copy {
-        Some(copy) => Ok(check_copy(copy, &options, progress)),
-        None => check_volume_dir(file.nvm_dir(), &options, progress),
-    };
-    drop(bar);
-    let report = report.map_err(|error| refused(&file, &error))?;
+    let report = check(&file, &options)?;
     print(args, &report)?;
     match &report.uuid {
         Some(uuid) if *uuid != file.uuid => Err(Failure::new(format!(
@@ -97,6 +90,23 @@ pub fn run(args: &Args) -> Result<()> {
             count(report.warnings, "warning")
         ))),
     }
+}
+
+/// Checks a volume that is not mounted.
+///
+/// # Errors
+/// It is mounted, or its media cannot be read.
+pub fn check(file: &VolumeFile, options: &CheckOptions) -> Result<shale_check::Report> {
+    wait_for_end(file)?;
+    let copy = copy_of(file)?;
+    let bar = Waiting::for_progress(None);
+    let progress = &mut |p| show(&bar, p);
+    let report = match &copy {
+        Some(copy) => Ok(check_copy(copy, options, progress)),
+        None => check_volume_dir(file.nvm_dir(), options, progress),
+    };
+    drop(bar);
+    report.map_err(|error| refused(file, &error))
 }
 
 /// What a volume without NVM keeps on its SSD, in memory of this process; none where its memory tier is still there, and of a volume

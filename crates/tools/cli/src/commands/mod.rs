@@ -14,6 +14,7 @@ pub mod mkfs;
 pub mod mount;
 pub mod pin;
 pub mod placement;
+pub mod rescue;
 pub mod run;
 pub mod scrub;
 pub mod status;

@@ -7,6 +7,7 @@
 //!
 //! Everything that can be found wrong is said here, to the user who waits for the prompt.
 
+use crate::boot::by_uuid;
 use crate::boot::fstab_options::FstabOptions;
 use crate::commands::device::in_state;
 use crate::control::ask;
@@ -18,6 +19,7 @@ use crate::mounts::state::StateDir;
 use crate::service::supervise::{self, Front, Wanted};
 use crate::terminal::{note, print_json, say};
 use shale_fuse::MountOptions;
+use shale_logs::Level;
 use shale_metrics::Address;
 use shale_pool::VolumeFile;
 use shale_status::fields::list;
@@ -32,6 +34,7 @@ Examples:
   shale mount VOLUME.toml /mnt/shale --metrics 127.0.0.1:9180
   shale mount VOLUME.toml /mnt/shale --degraded     a device has failed
   shale mount VOLUME.toml /mnt/shale -o ro,noatime
+  shale mount uuid=6a5c2f0e-7d1b-4c83-9a55-0f6f3f0f8a11 /mnt/shale
   shale mount -o remount,rw /mnt/shale
 
 With --degraded a volume is mounted without devices that are missing, blank, cut, or older than the rest. \
@@ -40,13 +43,13 @@ back at any later mount. For one that is gone for good: shale device list, shale
 device remove. Any process that reaches the address of --metrics may read them: there is no login.
 
 The mount is served in the background until `shale umount`; what its processes say is in the log that `shale \
-status` names. SHALE_LOG=debug makes them say more.";
+status` names: one line for each event, 1 MiB and as much from before. Under systemd, with --foreground, it goes to the journal, with the fields of each line (SHALE_…). --log-level debug, -o log_level=debug and SHALE_LOG=debug make them say more.";
 
 /// Arguments of `mount`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The volume file that mkfs wrote
+    /// The volume file that mkfs wrote; or uuid=UUID of a volume, which is looked for in /etc/shale and on block devices
     #[arg(value_name = "VOLUME.toml")]
     volume: PathBuf,
     /// A directory; what is in it is hidden meanwhile
@@ -65,6 +68,9 @@ pub struct Args {
     /// Mount without devices that are not there
     #[arg(long)]
     degraded: bool,
+    /// How much the processes of the mount log: error, warn, info or debug [default: what SHALE_LOG says, or info]
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<Level>,
     /// What was mounted as JSON, with the daemon's pid, what could not be recovered, and devices that are missing
     #[arg(long)]
     json: bool,
@@ -92,6 +98,7 @@ impl Args {
             foreground: false,
             metrics: None,
             degraded: false,
+            log_level: None,
             json: false,
             quiet: true,
         }
@@ -104,6 +111,7 @@ impl Args {
             options: vec![sorted.rest],
             degraded: self.degraded || sorted.degraded,
             metrics: self.metrics.clone().or(sorted.metrics),
+            log_level: self.log_level.or(sorted.log_level),
             ..self.clone()
         })
     }
@@ -220,8 +228,12 @@ fn check(args: &Args) -> Result<Wanted> {
     let Some(mountpoint) = &args.mountpoint else {
         unreachable!("without one nothing is mounted");
     };
-    let volume =
-        std::path::absolute(&args.volume).map_err(Failure::because(args.volume.display()))?;
+    let named = { args.volume.to_str() }.map_or(Ok(None), by_uuid::identity)?;
+    let given = match named {
+        Some(uuid) => by_uuid::volume_file(uuid, args.degraded)?,
+        None => args.volume.clone(),
+    };
+    let volume = std::path::absolute(&given).map_err(Failure::because(given.display()))?;
     let file = VolumeFile::load(&volume).map_err(|e| {
         let failure = Failure::of(e);
         match volume.exists() {
@@ -249,6 +261,7 @@ fn check(args: &Args) -> Result<Wanted> {
         metrics: args.metrics.as_ref().map(ToString::to_string),
         degraded: args.degraded,
         options: Given::parse(MountOptions::default(), &args.options)?.options,
+        log_level: args.log_level,
     })
 }
 
@@ -289,6 +302,7 @@ fn start(wanted: &Wanted) -> Result<OwnedFd> {
         .arg(&wanted.mountpoint)
         .args(wanted.metrics.iter().flat_map(|m| ["--metrics", m]))
         .args(wanted.degraded.then_some("--degraded"))
+        .args({ wanted.log_level.iter() }.flat_map(|level| ["--log-level", level.name()]))
         .args(["-o", &mount_options::list(&wanted.options)])
         .current_dir("/")
         .stdin(Stdio::from(theirs))

@@ -49,7 +49,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// Adds what the daemon does not know: the mount.
-fn complete(mut status: Value, dir: &StateDir) -> Value {
+pub fn complete(mut status: Value, dir: &StateDir) -> Value {
     // As it is after the answer: a restart may have come before it.
     let dir = StateDir::load(dir.path().to_owned()).unwrap_or_else(|| dir.clone());
     let state = &dir.state;

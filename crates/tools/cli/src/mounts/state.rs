@@ -170,6 +170,20 @@ impl StateDir {
         Ok(())
     }
 
+    /// The directory of volume files of volumes that were found on devices; made if it is missing.
+    ///
+    /// # Errors
+    /// It cannot be made, or could be another user's.
+    pub fn volume_files() -> Result<PathBuf> {
+        let base = own_base()?;
+        make_dir(&base, true)?;
+        check_base(&base)?;
+        let path = base.join("volumes");
+        make_dir(&path, true)?;
+        check_base(&path)?;
+        Ok(path)
+    }
+
     /// The mounts of this user and of root. What cannot be read is passed over: it may
     /// be going away at this moment.
     pub fn all() -> Vec<Self> {
@@ -254,16 +268,26 @@ impl StateDir {
 
     /// Last lines of the log, for a message.
     pub fn last_lines(&self, lines: usize) -> String {
-        let text = fs::read(self.log()).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text);
-        let all: Vec<&str> = text.lines().collect();
-        all[all.len().saturating_sub(lines)..].join("\n")
+        last_of(&fs::read(self.log()).unwrap_or_default(), lines)
+    }
+
+    /// The same, with those of the log before it.
+    pub fn last_lines_of_both(&self, lines: usize) -> String {
+        let old = fs::read(self.log().with_extension("old")).unwrap_or_default();
+        let new = fs::read(self.log()).unwrap_or_default();
+        last_of(&[old, new].concat(), lines)
     }
 
     /// Takes the directory away; what cannot be removed is left for the next one.
     pub fn remove(&self) {
         let _ = fs::remove_dir_all(&self.path);
     }
+}
+
+fn last_of(text: &[u8], lines: usize) -> String {
+    let text = String::from_utf8_lossy(text);
+    let all: Vec<&str> = text.lines().collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
 }
 
 /// Makes a directory. `may_exist`: it, and those above it, may be missing or there; else it must be new.

@@ -11,13 +11,13 @@ use crate::mounts::mount_options;
 use crate::mounts::settings::{LIMITS_FILE, SPEED_FILE, load};
 use crate::mounts::state::StateDir;
 use crate::service::kernel_caches::{KernelCaches, Sweeper};
-use crate::service::log_file::{LogFile, tracing_to};
 use crate::service::metrics;
 use crate::service::termination;
 use rustix::process::Signal;
 use shale_daemon::{Daemon, DaemonConfig, DaemonError};
 use shale_fuse::{Ended, MountInfo, READERS_MAX, ServeOptions, ShaleFs};
 use shale_libfs::SessionOptions;
+use shale_logs::LogFile;
 use shale_pool::PoolError;
 use shale_pool::VolumeFile;
 use shale_pool::host_space::shown;
@@ -50,7 +50,7 @@ pub fn run() -> Result<()> {
     let Some((ToDaemon::Start(start), fds)) = packet::receive(&*supervisor)? else {
         return Err(Failure::usage("the daemon is started by shale mount only"));
     };
-    tracing_to(log_of(&start));
+    shale_logs::start(log_of(&start), None);
     let served = serve(&start, fds, &supervisor);
     if let Err(failure) = &served {
         // The supervisor says once what is waited for.

@@ -2,13 +2,11 @@
 //!
 //! * `supervise`: outlives daemons, and starts them; `deaths` says when, and when no more;
 //! * `daemon`: owns the volume, and serves clients and the kernel; `kernel_caches` is between the two;
-//! * `log_file`: where both write what happens;
 //! * `metrics`: numbers for Prometheus; `termination`: signals that end a mount in order.
 
 pub mod daemon;
 mod deaths;
 pub mod kernel_caches;
-pub mod log_file;
 pub mod metrics;
 pub mod supervise;
 mod termination;

@@ -21,12 +21,12 @@ use crate::mounts::mount_table;
 use crate::mounts::state::{State, StateDir};
 use crate::process::{Left, Process, child_ends_within, left_of};
 use crate::service::deaths::Deaths;
-use crate::service::log_file::{LogFile, tracing_to};
 use crate::service::termination::Termination;
 use crate::terminal::note;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::Shutdown;
 use shale_fuse::{FuseSession, MountInfo, MountOptions};
+use shale_logs::{Level, LogFile, level};
 use shale_pool::VolumeFile;
 use shale_proto::SocketPeer;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -63,6 +63,8 @@ pub struct Wanted {
     pub degraded: bool,
     /// How it is mounted.
     pub options: MountOptions,
+    /// How much its processes log; none: as they find it said.
+    pub log_level: Option<Level>,
 }
 
 /// Who waits for the mount.
@@ -96,6 +98,8 @@ pub struct Args {
     degraded: bool,
     #[arg(short = 'o')]
     options: Vec<String>,
+    #[arg(long)]
+    log_level: Option<Level>,
 }
 
 /// What `mount` starts: its socket is standard input.
@@ -112,6 +116,7 @@ pub fn verb(args: &Args) -> Result<()> {
         metrics: args.metrics.clone(),
         degraded: args.degraded,
         options: Given::parse(MountOptions::default(), &args.options)?.options,
+        log_level: args.log_level,
     };
     run(&wanted, Front::Mount(front))
 }
@@ -167,6 +172,7 @@ struct Supervisor {
     metrics: Option<String>,
     /// Daemons may start without devices that are not there.
     degraded: bool,
+    log_level: Option<Level>,
     info: [u8; MountInfo::BYTES],
     daemon: Option<Running>,
     /// What the last daemon said that it failed of.
@@ -195,7 +201,8 @@ impl Supervisor {
             Front::Mount(_) => front.tell(&Report::Waiting(what.to_owned())),
         })?;
         let listener = dir.open_log().and_then(|log| {
-            tracing_to((!foreground).then(|| LogFile::new(log, dir.log())));
+            let file = (!foreground).then(|| LogFile::new(log, dir.log()));
+            shale_logs::start(file, wanted.log_level);
             let socket = dir.socket();
             let listener =
                 SocketPeer::listen(&socket).map_err(Failure::because(socket.display()))?;
@@ -212,6 +219,7 @@ impl Supervisor {
             mount: None,
             metrics: wanted.metrics.clone(),
             degraded: wanted.degraded,
+            log_level: wanted.log_level,
             info: MountInfo::new().to_bytes(),
             daemon: None,
             reason: None,
@@ -246,6 +254,7 @@ impl Supervisor {
         tracing::info!(
             volume = %wanted.volume.display(),
             mountpoint = %wanted.mountpoint.display(),
+            version = env!("CARGO_PKG_VERSION"),
             "mounted"
         );
         Ok(())
@@ -302,7 +311,8 @@ impl Supervisor {
                 match deaths.add(served.map(|daemon| daemon.started.elapsed())) {
                     None => return self.give_up(&reason),
                     Some(pause) => {
-                        tracing::warn!(?pause, "{reason}; the next one starts");
+                        // Its last lines are in the log as it is.
+                        tracing::warn!(?pause, "{}; the next one starts", reason.text);
                         thread::sleep(pause);
                     }
                 }
@@ -361,6 +371,11 @@ impl Supervisor {
                 if let Some(daemon) = &mut self.daemon {
                     daemon.serving = true;
                 }
+                let (restarts, pid) = (self.dir.state.restarts, self.dir.state.daemon);
+                if restarts > 0 {
+                    let pid = pid.map(|daemon| daemon.pid);
+                    tracing::info!(restarts, pid, "another daemon serves the mount");
+                }
                 self.dir.state.waiting = None;
                 self.save_state();
             }
@@ -384,8 +399,10 @@ impl Supervisor {
             true => Stdio::inherit(),
             false => Stdio::from(self.dir.open_log()?),
         };
+        let level = self.log_level.map(|level| (level::VARIABLE, level.name()));
         let child = Command::new(program())
             .arg("daemon")
+            .envs(level)
             .current_dir("/")
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
@@ -487,7 +504,10 @@ impl Supervisor {
     }
 
     fn end(&self) -> Result<()> {
-        tracing::info!("unmounted; every log is in the volume");
+        tracing::info!(
+            mountpoint = %self.dir.state.mountpoint.display(),
+            "unmounted; every log is in the volume"
+        );
         self.dir.remove();
         Ok(())
     }

@@ -83,7 +83,8 @@ pub fn run(args: &Args) -> Result<()> {
         }
         Ok(())
     };
-    let found = loads::run(args.load, &args.dir, &options, ready).map_err(Failure::from)?;
+    let found =
+        loads::run(args.load, &args.dir, &options, ready).map_err(super::mistake::failed)?;
     let text = serde_json::to_string(&found).map_err(Failure::because("the answer"))?;
     say!("{text}");
     Ok(())

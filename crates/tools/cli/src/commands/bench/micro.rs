@@ -70,7 +70,7 @@ pub fn run(micro: &Args) -> Result<()> {
     let report = micro::run_with_progress(&options, |what| waiting.at(what));
     drop(waiting);
     drop(inside);
-    let report = report.map_err(Failure::from)?;
+    let report = report.map_err(super::mistake::failed)?;
     if micro.json {
         say!("{}", report.to_json());
     } else {

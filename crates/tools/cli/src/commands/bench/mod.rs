@@ -2,6 +2,7 @@
 
 mod load;
 mod micro;
+mod mistake;
 mod policy;
 
 use crate::failure::Result;

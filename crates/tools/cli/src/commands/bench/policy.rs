@@ -118,7 +118,7 @@ pub fn run(args: &Args) -> Result<()> {
         waiting.at(what);
     });
     drop(waiting);
-    let report = report.map_err(Failure::from)?;
+    let report = report.map_err(super::mistake::failed)?;
     if let Some(file) = &args.json {
         let written = std::fs::write(file, report.to_json() + "\n");
         written.map_err(Failure::because(file.display()))?;
@@ -190,7 +190,7 @@ pub fn serve_device(args: &Device) -> Result<()> {
         model: args.model.unwrap_or_default(),
     };
     let (input, output) = (std::io::stdin().lock(), std::io::stdout().lock());
-    device::serve(&options, input, output).map_err(Failure::from)
+    device::serve(&options, input, output).map_err(super::mistake::failed)
 }
 
 /// Arguments of `bench keeper`.
@@ -203,7 +203,7 @@ pub struct Keeper {
 /// Waits for the end of the input and takes away what is below the directory, and itself.
 pub fn keep(args: &Keeper) -> Result<()> {
     let program = std::env::current_exe().map_err(Failure::because("cannot find this program"))?;
-    keeper::keep(&program, &args.dir, std::io::stdin().lock()).map_err(Failure::from)
+    keeper::keep(&program, &args.dir, std::io::stdin().lock()).map_err(super::mistake::failed)
 }
 
 #[cfg(test)]

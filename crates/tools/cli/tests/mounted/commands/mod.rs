@@ -2,12 +2,14 @@
 
 mod bench;
 mod buffered;
+mod found;
 mod helpers;
 mod messages;
 mod mistakes;
 mod observe;
 mod options;
 mod ordered;
+mod reported;
 mod run;
 mod watch;
 mod without_nvm;

@@ -1,7 +1,6 @@
 //! How a verb fails: what, why, what to do, and the exit code.
 
 use serde::{Deserialize, Serialize};
-use shale_bench::BenchError;
 use shale_sys::printable;
 use std::fmt;
 
@@ -88,16 +87,6 @@ impl Failure {
     /// For `map_err`: `what` failed, the error says why.
     pub fn because<E: fmt::Display>(what: impl fmt::Display) -> impl FnOnce(E) -> Self {
         move |error| Self::new(format!("{what}: {error}"))
-    }
-}
-
-/// Nothing was measured; options that make no sense are a mistake of the command line.
-impl From<BenchError> for Failure {
-    fn from(error: BenchError) -> Self {
-        match error {
-            BenchError::Option { .. } => Self::usage(error.to_string()),
-            error => Self::of(error),
-        }
     }
 }
 

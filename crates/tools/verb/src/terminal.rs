@@ -9,6 +9,11 @@ use std::io::{ErrorKind, Write};
 use std::process::exit;
 use std::time::Duration;
 
+/// Text without control characters but ends of lines.
+pub fn printable(text: &str) -> String {
+    printable::lines(text).into_owned()
+}
+
 /// Prints to standard output. A reader that has gone (`shale log show … | head`) ends
 /// the program without a word. Names are other users': no control character of theirs reaches a terminal.
 pub fn print(text: &str) {
@@ -25,12 +30,13 @@ pub fn print(text: &str) {
 }
 
 /// [`print`](terminal::print) of a formatted line.
+#[macro_export]
 macro_rules! say {
     ($($part:tt)*) => {
         $crate::terminal::print(&(format!($($part)*) + "\n"))
     };
 }
-pub(crate) use say;
+pub use say;
 
 /// Prints an answer as JSON, for people and programs.
 ///
@@ -43,12 +49,13 @@ pub fn print_json(answer: &impl Serialize) -> Result<()> {
 }
 
 /// Tells the user something on standard error, after the program's name; as [`print`](terminal::print).
+#[macro_export]
 macro_rules! note {
     ($($part:tt)*) => {
-        eprintln!("shale: {}", shale_sys::printable::lines(&format!($($part)*)))
+        eprintln!("shale: {}", $crate::terminal::printable(&format!($($part)*)))
     };
 }
-pub(crate) use note;
+pub use note;
 
 /// Shows on standard error that something is being waited for, until it is dropped; nothing where that is no terminal.
 #[derive(Debug)]

@@ -6,12 +6,9 @@
 use rustix::fs::FlockOperation;
 use shale_sys::private;
 use std::fs::{self, File};
-use std::io::IsTerminal;
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::sync::Mutex;
-use tracing_subscriber::EnvFilter;
 
 /// Bytes of the log, and of the one before it.
 pub const LOG_BYTES_MAX: u64 = 1 << 20;
@@ -72,26 +69,6 @@ impl Write for LogFile {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
-}
-
-/// Has log messages go to a file, or to standard error. `SHALE_LOG` says how many:
-/// a level or a filter of the tracing crate, usually `info`.
-pub fn tracing_to(file: Option<LogFile>) {
-    let filter = EnvFilter::try_from_env("SHALE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_target(false);
-    // Only the first call of a process counts.
-    let _ = match file {
-        Some(file) => log
-            .with_ansi(false)
-            .with_writer(Mutex::new(file))
-            .try_init(),
-        None => log
-            .with_ansi(std::io::stderr().is_terminal())
-            .with_writer(std::io::stderr)
-            .try_init(),
-    };
 }
 
 #[cfg(test)]
