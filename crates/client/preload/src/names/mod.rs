@@ -205,7 +205,7 @@ fn concerns(number: u32, args: &Args) -> bool {
 fn serve(thread: &Thread, number: u32, args: &Args) -> Option<i64> {
     let (dir, path) = paths::target(number, args)?;
     let named = state::named(dir, path)?;
-    if !worth::is_open(named.mount, number, args) {
+    if !worth::is_open(named.mount, number, args) || place::is_left(named, dir, path) {
         return None;
     }
     let begun = state::begin_call(thread);

@@ -93,6 +93,12 @@ pub fn place<'a>(named: &Named, dir: i32, path: &'a [u8], what: Use) -> Option<P
     })
 }
 
+/// Whether a call about a path is the mount's without a look, since its directory is left to it.
+pub fn is_left(named: &Named, dir: i32, path: &[u8]) -> bool {
+    worth::any_left()
+        && start_of(named, dir, path).is_some_and(|(_, start, path)| worth::is_left(start, path))
+}
+
 /// The directory in which a path begins, also as [`worth`] knows it, and the path there.
 fn start_of<'a>(named: &Named, dir: i32, path: &'a [u8]) -> Option<(u64, Start, &'a [u8])> {
     let root = Ino::ROOT.0;

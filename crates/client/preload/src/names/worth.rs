@@ -38,6 +38,8 @@ const TREE_NS: u64 = 2_000_000;
 const OWN_NS: u64 = 150_000;
 /// One call counts for no more: what it waits for (space, a device) it would wait for here, too.
 const CALL_NS_MAX: u64 = 500_000;
+/// But one that takes a directory once more, from whoever has taken it meanwhile, counts for up to this, ns.
+const AGAIN_NS_MAX: u64 = 4_000_000;
 /// A name that is made here instead of there gains about so much, µs.
 const GAIN_US: i32 = 60;
 /// More than this is not saved up for worse times.
@@ -52,6 +54,8 @@ const ALONE_NAMES: u32 = 1_000;
 
 /// Time of all such calls.
 static SPENT_NS: AtomicU64 = AtomicU64::new(0);
+/// A directory was left to the mount in this process.
+static ANY_LEFT: AtomicBool = AtomicBool::new(false);
 /// Times that no mount was found.
 static NOT_FOUND: AtomicU32 = AtomicU32::new(0);
 
@@ -65,6 +69,8 @@ struct Directory {
     own_us: AtomicU32,
     /// Names were made there in this process.
     is_served: AtomicBool,
+    /// A lease was asked for here.
+    was_taken: AtomicBool,
     /// What that has gained, less what its leases have cost, µs.
     balance_us: AtomicI32,
     /// It is left to the mount until then, ms since the machine started; 0: it is not.
@@ -82,6 +88,7 @@ static KNOWN: [Directory; DIRECTORIES] = [const {
         tree_us: AtomicU32::new(0),
         own_us: AtomicU32::new(0),
         is_served: AtomicBool::new(false),
+        was_taken: AtomicBool::new(false),
         balance_us: AtomicI32::new(0),
         left_until_ms: AtomicU32::new(0),
         times_left: AtomicU32::new(0),
@@ -193,7 +200,11 @@ pub fn has_cost(start: Start, path: &[u8], ns: u64) -> bool {
     let Some(directory) = Directory::of(start, path) else {
         return false;
     };
-    let us = (ns.min(CALL_NS_MAX) / 1000) as i32;
+    let most = match directory.was_taken.swap(true, Ordering::Relaxed) {
+        true => AGAIN_NS_MAX,
+        false => CALL_NS_MAX,
+    };
+    let us = (ns.min(most) / 1000) as i32;
     directory.names_alone.store(0, Ordering::Relaxed);
     let leaves = directory.balance_us.fetch_sub(us, Ordering::Relaxed) - us < -LOSS_US;
     if leaves {
@@ -222,8 +233,13 @@ pub fn leave_together<'a, P: Iterator<Item = (Start, &'a [u8])>>(places: impl Fn
     }
 }
 
+/// Whether any directory was ever left to the mount.
+pub fn any_left() -> bool {
+    ANY_LEFT.load(Ordering::Relaxed)
+}
+
 /// Whether the directory of a path is left to the mount, or the one that it leads to.
-fn is_left(start: Start, path: &[u8]) -> bool {
+pub fn is_left(start: Start, path: &[u8]) -> bool {
     let left = |key| {
         let directory = Directory::at(key);
         // The time is asked for last: mostly there is nothing to compare it with.
@@ -318,6 +334,7 @@ impl Directory {
 
     /// Is left to the mount from now on, for a while.
     fn leave(&self, now_ms: u32) {
+        ANY_LEFT.store(true, Ordering::Relaxed);
         let times = self.times_left.fetch_add(1, Ordering::Relaxed);
         let ms = LEFT_MS << (2 * times.min(LEFT_TIMES_MAX));
         let until = now_ms.wrapping_add(ms).max(1);
@@ -347,6 +364,7 @@ impl Directory {
             self.tree_us.store(0, Ordering::Relaxed);
             self.own_us.store(0, Ordering::Relaxed);
             self.is_served.store(false, Ordering::Relaxed);
+            self.was_taken.store(false, Ordering::Relaxed);
             self.balance_us.store(0, Ordering::Relaxed);
             self.left_until_ms.store(0, Ordering::Relaxed);
             self.times_left.store(0, Ordering::Relaxed);
@@ -470,13 +488,17 @@ mod tests {
         setting::set_by_time();
         // What was gained is saved up to a bound.
         (0..1000).for_each(|_| made(start, file));
-        let costly = |_: &i32| !has_cost(start, file, 10 * CALL_NS_MAX);
+        let costly = |_: &i32| !has_cost(start, file, CALL_NS_MAX);
         let calls = (0..1000).take_while(costly).count() as i32;
         let us = (CALL_NS_MAX / 1000) as i32;
         let saved = GAIN_MAX_US + GAIN_US;
         assert!(((GAIN_MAX_US + LOSS_US) / us..=(saved + LOSS_US) / us).contains(&calls));
         assert!(is_left(start, file) && is_left(start, b"shared") && !is_left(start, b"file"));
         assert!(!may_take(0, start, file, Use::Make));
+        // To take it the first time may take long; to take it back from somebody else is what does not pay.
+        let other = b"taken/file";
+        assert!(!has_cost(start, other, 10 * AGAIN_NS_MAX));
+        assert!(has_cost(start, other, 10 * AGAIN_NS_MAX));
         let both = || [(start, &b"other/x"[..]), (start, file)].into_iter();
         leave_together(both);
         assert!(is_left(start, b"other/y") && !is_left(start, b"file"));
