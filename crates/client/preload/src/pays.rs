@@ -132,6 +132,11 @@ pub fn spent(d: &Description, ns: u64) {
     d.spend(ns as u32);
 }
 
+/// Time that all measured calls of this process took, ns.
+pub fn spent_in_all_ns() -> u64 {
+    SPENT_NS.load(Ordering::Relaxed)
+}
+
 /// A lock on a file was taken or given up.
 pub fn locked(d: &Description) {
     d.unspend(LOCK_NS);

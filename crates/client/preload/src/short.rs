@@ -7,6 +7,7 @@
 //! in which a descriptor is taken out.
 
 use crate::calls::descriptors;
+use crate::names::{setting, worth};
 use core::sync::atomic::Ordering;
 use shale_fd::description::{self, Description};
 use shale_fd::report;
@@ -58,6 +59,11 @@ fn closed(thread: &Thread, fd: i32, args: &Args) -> Option<i64> {
     with_signals_blocked_raw(thread, || {
         // A fork counts descriptors: none goes between that and the copy.
         thread.begin();
+        if setting::are_wanted()
+            && let Entry::File(index) = table::get(fd)
+        {
+            worth::used(description::get(index).spent_ns());
+        }
         table::remove(fd);
         thread.end();
         0

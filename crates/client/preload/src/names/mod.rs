@@ -204,6 +204,11 @@ fn concerns(number: u32, args: &Args) -> bool {
 /// Serves a call about a path, if it can be. The thread is inside and busy.
 fn serve(thread: &Thread, number: u32, args: &Args) -> Option<i64> {
     let (dir, path) = paths::target(number, args)?;
+    // The mount is looked for where names are made; what is read may lie elsewhere.
+    let is_unknown = setting::is_by_time() && state::known().is_none();
+    if is_unknown && !Use::of(number, args).makes() {
+        return None;
+    }
     let named = state::named(dir, path)?;
     if !worth::is_open(named.mount, number, args) || place::is_left(named, dir, path) {
         return None;

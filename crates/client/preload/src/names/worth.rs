@@ -6,7 +6,8 @@
 //!
 //! * Counted is the time that calls take on the mount which *make* names: a file, a directory, a link, a new name.
 //!   Each counts for its directory, and for those above it as far as the path of the call shows them.
-//! * A process becomes a client when one directory with all that is below has reached [`ATTACH_NS`], and takes a directory when
+//! * A process becomes a client when one directory with all that is below has reached [`ATTACH_NS`] (less where its calls on content
+//!   take long, too: [`to_attach`]), and takes a directory when
 //!   names were made there for [`OWN_NS`], and for [`TREE_NS`] there and below one of those above; for a new directory when they
 //!   were for [`TREE_NS`] there and below: as much may be made in that one, and costs nothing then.
 //!   What it makes in directories that it has, new directories too, costs nothing of that.
@@ -22,7 +23,9 @@
 
 use crate::client;
 use crate::names::setting;
+use crate::pays;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+
 use shale_interpose::clock;
 use shale_interpose::raw::{Args, nr};
 
@@ -32,6 +35,10 @@ const FIND_NS: u64 = 2_000_000;
 const DOUBLINGS_MAX: u32 = 10;
 /// In a directory and below it, before this process becomes a client for that.
 const ATTACH_NS: u64 = 20_000_000;
+/// A quarter is enough for a process whose calls on content took so much with it, ns: of a file that is made here they cost the mount
+/// nothing, either.
+const ATTACH_WRITER_NS: u64 = 40_000_000;
+const ATTACH_WRITER_NAMES_NS: u64 = 5_000_000;
 /// The same once it is one.
 const TREE_NS: u64 = 2_000_000;
 /// In a directory itself, before it is taken: some two names.
@@ -40,6 +47,8 @@ const OWN_NS: u64 = 150_000;
 const CALL_NS_MAX: u64 = 500_000;
 /// But one that takes a directory once more, from whoever has taken it meanwhile, counts for up to this, ns.
 const AGAIN_NS_MAX: u64 = 4_000_000;
+/// Calls that are counted and not measured take about so many times what each counts for (`Description::used_once`): 8 µs.
+const COUNTED_TIMES: u64 = 8;
 /// A name that is made here instead of there gains about so much, µs.
 const GAIN_US: i32 = 60;
 /// More than this is not saved up for worse times.
@@ -54,6 +63,8 @@ const ALONE_NAMES: u32 = 1_000;
 
 /// Time of all such calls.
 static SPENT_NS: AtomicU64 = AtomicU64::new(0);
+/// Time of calls on content of files that were closed after few of them.
+static SHORT_NS: AtomicU64 = AtomicU64::new(0);
 /// A directory was left to the mount in this process.
 static ANY_LEFT: AtomicBool = AtomicBool::new(false);
 /// Times that no mount was found.
@@ -141,6 +152,7 @@ impl Use {
 
 /// In a child: it has made nothing yet.
 pub fn begin_again() {
+    SHORT_NS.store(0, Ordering::Relaxed);
     // Else nothing is known of any directory, and the table need not be looked through.
     if SPENT_NS.swap(0, Ordering::Relaxed) == 0 {
         return;
@@ -173,7 +185,7 @@ pub fn may_take(mount: u32, start: Start, path: &[u8], what: Use) -> bool {
         Use::Ask => client::is_attached(mount) && has_made(start, path) && !is_left(start, path),
         _ if is_left(start, path) => false,
         _ if !client::is_attached(mount) => {
-            pays(start, path, ATTACH_NS, 0) && client::can_attach(mount)
+            pays(start, path, to_attach(), 0) && client::can_attach(mount)
         }
         Use::MakeDirectory if has_large_tree(start, path) => true,
         _ => pays(start, path, TREE_NS, OWN_NS),
@@ -254,6 +266,11 @@ fn now_ms() -> u32 {
     (clock::now_ns() / 1_000_000) as u32
 }
 
+/// A file was closed whose few calls were counted for so long, without a look at the clock.
+pub fn used(ns: u32) {
+    SHORT_NS.fetch_add(u64::from(ns) * COUNTED_TIMES, Ordering::Relaxed);
+}
+
 /// A call that makes a name was made by way of the mount, and has taken so long.
 pub fn spent(ns: u64) {
     SPENT_NS.fetch_add(ns.min(CALL_NS_MAX), Ordering::Relaxed);
@@ -281,6 +298,13 @@ fn has_made(start: Start, path: &[u8]) -> bool {
         directory.is_of(key) && directory.is_served.load(Ordering::Relaxed)
     };
     prefixes(start, path).any(served) || served(hash_of(start, path))
+}
+
+/// What names have to have taken in a directory and below it before this process becomes a client for that, ns.
+fn to_attach() -> u64 {
+    let content = pays::spent_in_all_ns() + SHORT_NS.load(Ordering::Relaxed);
+    let rest = ATTACH_WRITER_NS.saturating_sub(content);
+    rest.clamp(ATTACH_WRITER_NAMES_NS, ATTACH_NS)
 }
 
 /// Whether so much was made in the directory of a path, and there and below in one of those above.
