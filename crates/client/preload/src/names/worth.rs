@@ -45,7 +45,7 @@ const TREE_NS: u64 = 2_000_000;
 const OWN_NS: u64 = 150_000;
 /// One call counts for no more: what it waits for (space, a device) it would wait for here, too.
 const CALL_NS_MAX: u64 = 500_000;
-/// But one that takes a directory once more, from whoever has taken it meanwhile, counts for up to this, ns.
+/// But one that takes a directory once more, when somebody has taken it meanwhile, counts for up to this, ns.
 const AGAIN_NS_MAX: u64 = 4_000_000;
 /// Calls that are counted and not measured take about so many times what each counts for (`Description::used_once`): 8 µs.
 const COUNTED_TIMES: u64 = 8;
