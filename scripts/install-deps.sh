@@ -62,10 +62,10 @@ packages=(
     dpkg-dev         # apt-get source
     procps util-linux psmisc ca-certificates curl
 )
-# What the long suites run under `shale run`: Python's own tests, and databases.
+# What the long suites run under `shale run`: Python's own tests, and databases; and scripts/dashboard-test.py.
 if [ $long = yes ]; then
     python=$(/usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || echo 3.11)
-    packages+=("libpython$python-testsuite" redis-server redis-tools rocksdb-tools postgresql)
+    packages+=("libpython$python-testsuite" redis-server redis-tools rocksdb-tools postgresql prometheus)
 fi
 if [ $deb = yes ]; then
     packages+=(debhelper lintian mmdebstrap systemd-container)

@@ -88,6 +88,7 @@ put 644 packaging/man/mount.shale.8 "$share/man/man8/mount.shale.8"
 for alias in umount.shale mount.fuse.shale umount.fuse.shale; do
     link mount.shale.8 "$share/man/man8/$alias.8"
 done
+for file in packaging/watch/*; do put 644 "$file" "$share/shale/watch/${file##*/}"; done
 put 644 "$made/bash" "$share/bash-completion/completions/shale"
 put 644 "$made/zsh" "$zsh/_shale"
 put 644 "$made/fish" "$share/fish/vendor_completions.d/shale.fish"

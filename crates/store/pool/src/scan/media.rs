@@ -192,10 +192,12 @@ fn superblock_in(dir: &Path) -> Result<Superblock> {
         let last = files.iter().rfind(|name| name.starts_with("seg-"));
         let number = last.and_then(|name| name[4..].parse::<u64>().ok());
         let bytes = last.and_then(|name| Some(std::fs::metadata(dir.join(name)).ok()?.len()));
-        let (Some(number), Some(bytes)) = (number, bytes) else {
+        let end = number
+            .zip(bytes)
+            .and_then(|(n, bytes)| n.checked_mul(SEGMENT_BYTES)?.checked_add(bytes));
+        let Some(at) = end.and_then(|end| end.checked_sub(BLOCK)) else {
             return Err(error);
         };
-        let at = (number * SEGMENT_BYTES + bytes).saturating_sub(BLOCK);
         segments.read(at, &mut block).map_err(|_| &error).ok();
         let second = Superblock::decode(&block, at / BLOCK);
         second.map(|(superblock, _)| superblock).map_err(|_| error)

@@ -309,6 +309,9 @@ fn bad_media_are_named_and_never_taken() {
     fs::write(bad.join("empty"), b"").unwrap();
     fs::create_dir_all(bad.join("nvm")).unwrap();
     fs::write(bad.join("nvm/seg-0000"), pattern(2, 8192)).unwrap();
+    // Of a number that no volume can have.
+    fs::create_dir_all(bad.join("far")).unwrap();
+    fs::write(bad.join(format!("far/seg-{}", u64::MAX)), pattern(3, 8192)).unwrap();
     fs::create_dir_all(bad.join("pipes")).unwrap();
     for pipe in ["pipe", "pipes/seg-0000"] {
         let made = Command::new("mkfifo").arg(bad.join(pipe)).status();

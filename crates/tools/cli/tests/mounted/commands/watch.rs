@@ -1,6 +1,7 @@
 //! Watching a mount: `top` and metrics.
 
-use crate::volume::{SHALE, Volume, can_mount, wait_until};
+use crate::volume::{SHALE, Volume, can_mount, shale, wait_until};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -205,4 +206,47 @@ fn metrics_are_scraped() {
     });
     well_formed(&get(&mut UnixStream::connect(&socket).unwrap()));
     v.umount();
+}
+
+/// Names of metrics in a text.
+fn names_in(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with("shale_")).collect()
+}
+
+/// The Grafana dashboard and the alerts ask for nothing that is not exported. (`scripts/dashboard-test.py` asks a real Prometheus.)
+#[test]
+fn dashboard_and_alerts_name_what_is_exported() {
+    if !can_mount() {
+        return;
+    }
+    // A volume of each kind has metrics of its own.
+    let staged = tempfile::tempdir_in("/var/tmp").unwrap();
+    let at = |name: &str| staged.path().join(name).to_str().unwrap().to_owned();
+    let (file, place) = (at("V.toml"), at("mount"));
+    fs::create_dir(&place).unwrap();
+    let tiered = Volume::tiered("dashboard", "64M", "64M", "128M");
+    let buffered = Volume::buffered("dashboard");
+    shale(&["mkfs", &file, "--ssd", &format!("{}:256M", at("ssd.img"))]).ok();
+    let volumes = [
+        (tiered.file(), tiered.place()),
+        (buffered.file(), buffered.place()),
+        (&*file, &*place),
+    ];
+    let mut exported = String::new();
+    for (n, (file, place)) in volumes.into_iter().enumerate() {
+        let socket = at(&format!("metrics-{n}"));
+        shale(&["mount", file, place, "--metrics", &socket]).ok();
+        exported += &get(&mut UnixStream::connect(&socket).unwrap());
+        shale(&["umount", place]).ok();
+    }
+    let exported = names_in(&exported);
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../packaging/watch");
+    for file in ["grafana-dashboard.json", "prometheus-rules.yml"] {
+        let text = fs::read_to_string(format!("{root}/{file}")).unwrap();
+        let asked = names_in(&text);
+        assert!(asked.len() > 5, "{file}: {asked:?}");
+        let unknown: Vec<_> = asked.difference(&exported).collect();
+        assert_eq!(unknown, [&""; 0], "{file}");
+    }
 }
