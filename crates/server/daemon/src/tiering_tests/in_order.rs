@@ -11,6 +11,7 @@ use shale_emulate::zoned::{Behaviour, Geometry};
 use shale_emulate::{FlashZones, Zoned};
 use shale_format::BlockAddr;
 use shale_volume::{VolumeError, WriteStream};
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{OnceLock, Weak};
 
@@ -363,11 +364,16 @@ fn a_zone_that_is_worn_out_is_left_alone() {
     assert_eq!(medium.refused(), 0);
 }
 
+thread_local! {
+    /// Blocks that were live in a zone as it wore out.
+    static LIVE: Cell<u64> = const { Cell::new(0) };
+}
+
 /// A zone wears out while it is written: what was to go there goes elsewhere, and what was there follows.
 fn zone_wears_out(s: &mut Stage) {
     workload(s);
     let live = || s.daemon.volume().lower_device_infos(TierId::Ssd)[0].live_worn;
-    assert!(live() > 0, "no zone has worn out");
+    LIVE.set(live());
     while live() > 0 {
         assert!(s.daemon.services().tiering.empty_devices() > 0);
     }
@@ -414,16 +420,25 @@ fn a_zone_that_wears_out_while_it_is_written_is_emptied_and_the_device_goes_on()
     assert!(live.iter().any(|&n| n > 0));
 }
 
+/// In which writes the data goes is up to the daemon's threads, so the zone that the fifth write wears out may be an empty one: then others do.
+fn power_cuts_around_a_worn_zone<M: Medium>() {
+    for wears_at in [5, 4, 6, 3, 7, 2] {
+        let states = explore_on::<M>(zone_wears_out, wears_at).unwrap();
+        println!("{states} states, {} blocks live", LIVE.get());
+        assert!(states > 100);
+        if LIVE.get() > 0 {
+            return;
+        }
+    }
+    panic!("no zone with data has worn out");
+}
+
 #[test]
 fn a_power_cut_around_a_zone_of_flash_that_wears_out_loses_nothing() {
-    let states = explore_on::<Zoned>(zone_wears_out, 5).unwrap();
-    println!("{states} states");
-    assert!(states > 100);
+    power_cuts_around_a_worn_zone::<Zoned>();
 }
 
 #[test]
 fn a_power_cut_around_a_host_managed_zone_that_wears_out_loses_nothing() {
-    let states = explore_on::<EmulatedZones>(zone_wears_out, 5).unwrap();
-    println!("{states} states");
-    assert!(states > 100);
+    power_cuts_around_a_worn_zone::<EmulatedZones>();
 }
