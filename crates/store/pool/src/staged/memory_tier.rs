@@ -72,7 +72,8 @@ fn restore_of(
     let old = why_not_current(file, starts)?;
     if let Some(why) = &old {
         let shown = dir.display();
-        tracing::info!("{shown}: {why}: made from checkpoint {}", checkpoint.number);
+        let number = checkpoint.number;
+        tracing::info!(checkpoint = number, why = %why, "memory tier made again in {shown}");
         make(file, &area)?;
     }
     drop(area);
