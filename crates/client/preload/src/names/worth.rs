@@ -45,8 +45,6 @@ const TREE_NS: u64 = 2_000_000;
 const OWN_NS: u64 = 150_000;
 /// One call counts for no more: what it waits for (space, a device) it would wait for here, too.
 const CALL_NS_MAX: u64 = 500_000;
-/// But one that takes a directory once more, when somebody has taken it meanwhile, counts for up to this, ns.
-const AGAIN_NS_MAX: u64 = 4_000_000;
 /// Calls that are counted and not measured take about so many times what each counts for (`Description::used_once`): 8 µs.
 const COUNTED_TIMES: u64 = 8;
 /// A name that is made here instead of there gains about so much, µs.
@@ -80,8 +78,6 @@ struct Directory {
     own_us: AtomicU32,
     /// Names were made there in this process.
     is_served: AtomicBool,
-    /// A lease was asked for here.
-    was_taken: AtomicBool,
     /// What that has gained, less what its leases have cost, µs.
     balance_us: AtomicI32,
     /// It is left to the mount until then, ms since the machine started; 0: it is not.
@@ -99,7 +95,6 @@ static KNOWN: [Directory; DIRECTORIES] = [const {
         tree_us: AtomicU32::new(0),
         own_us: AtomicU32::new(0),
         is_served: AtomicBool::new(false),
-        was_taken: AtomicBool::new(false),
         balance_us: AtomicI32::new(0),
         left_until_ms: AtomicU32::new(0),
         times_left: AtomicU32::new(0),
@@ -212,11 +207,7 @@ pub fn has_cost(start: Start, path: &[u8], ns: u64) -> bool {
     let Some(directory) = Directory::of(start, path) else {
         return false;
     };
-    let most = match directory.was_taken.swap(true, Ordering::Relaxed) {
-        true => AGAIN_NS_MAX,
-        false => CALL_NS_MAX,
-    };
-    let us = (ns.min(most) / 1000) as i32;
+    let us = (ns.min(CALL_NS_MAX) / 1000) as i32;
     directory.names_alone.store(0, Ordering::Relaxed);
     let leaves = directory.balance_us.fetch_sub(us, Ordering::Relaxed) - us < -LOSS_US;
     if leaves {
@@ -388,7 +379,6 @@ impl Directory {
             self.tree_us.store(0, Ordering::Relaxed);
             self.own_us.store(0, Ordering::Relaxed);
             self.is_served.store(false, Ordering::Relaxed);
-            self.was_taken.store(false, Ordering::Relaxed);
             self.balance_us.store(0, Ordering::Relaxed);
             self.left_until_ms.store(0, Ordering::Relaxed);
             self.times_left.store(0, Ordering::Relaxed);
@@ -512,17 +502,13 @@ mod tests {
         setting::set_by_time();
         // What was gained is saved up to a bound.
         (0..1000).for_each(|_| made(start, file));
-        let costly = |_: &i32| !has_cost(start, file, CALL_NS_MAX);
+        let costly = |_: &i32| !has_cost(start, file, 10 * CALL_NS_MAX);
         let calls = (0..1000).take_while(costly).count() as i32;
         let us = (CALL_NS_MAX / 1000) as i32;
         let saved = GAIN_MAX_US + GAIN_US;
         assert!(((GAIN_MAX_US + LOSS_US) / us..=(saved + LOSS_US) / us).contains(&calls));
         assert!(is_left(start, file) && is_left(start, b"shared") && !is_left(start, b"file"));
         assert!(!may_take(0, start, file, Use::Make));
-        // To take it the first time may take long; to take it back from somebody else is what does not pay.
-        let other = b"taken/file";
-        assert!(!has_cost(start, other, 10 * AGAIN_NS_MAX));
-        assert!(has_cost(start, other, 10 * AGAIN_NS_MAX));
         let both = || [(start, &b"other/x"[..]), (start, file)].into_iter();
         leave_together(both);
         assert!(is_left(start, b"other/y") && !is_left(start, b"file"));
