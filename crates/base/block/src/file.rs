@@ -1,6 +1,6 @@
 //! A file or a block device.
 
-use super::ring::{Direction, RING_BYTES, Ring};
+use super::ring::{Direction, PART_DONE, RING_BYTES, Ring};
 use super::{BlockCounts, Buffer, Counters, Did, IO_BYTES, TierDevice, Unit, check_range};
 use crate::BlockDevice;
 use crate::error::BlockError;
@@ -218,9 +218,8 @@ impl BlockFile {
                     ring.transfer(Direction::Write, self.fd.as_raw_fd(), at, part.len())
                 });
                 match done {
-                    // Also for a write of which a part was done, as where the file system below has become
-                    // full in its middle: plain calls go on after that part and learn why.
-                    Err(Errno::IO) => self.plain(Direction::Write, at, &mut part.to_vec())?,
+                    // As where the file system below has become full in its middle: plain calls learn why.
+                    Err(PART_DONE) => self.plain(Direction::Write, at, &mut part.to_vec())?,
                     done => done?,
                 }
             } else {

@@ -16,6 +16,10 @@ const REQUESTS: usize = 32;
 /// Bytes of a ring's buffer.
 pub(crate) const RING_BYTES: usize = REQUEST_BYTES * REQUESTS;
 
+/// A write of which only a part was done, and no other went wrong: nothing is in flight, so it can be done again otherwise. No system call
+/// of those here gives this number.
+pub(crate) const PART_DONE: Errno = Errno::XFULL;
+
 /// What a request does.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
@@ -96,9 +100,12 @@ impl Ring {
                 done += 1;
                 match answer.result() {
                     n if n < 0 => result = Err(Errno::from_raw_os_error(-n)),
+                    n if n as u64 == answer.user_data() => {}
+                    // What went wrong elsewhere is what counts.
+                    _ if result.is_err() => {}
+                    _ if way == Direction::Write => result = Err(PART_DONE),
                     // The ends of files and devices were looked at before: less is an error.
-                    n if n as u64 != answer.user_data() => result = Err(Errno::IO),
-                    _ => {}
+                    _ => result = Err(Errno::IO),
                 }
             }
         }
