@@ -52,8 +52,8 @@ pub fn find(
     name: &[u8],
 ) -> std::result::Result<Option<FoundDirent>, Stop> {
     let view = volume.view();
-    for (key, change) in dir.dir.group(view.key_group(name)) {
-        if let Some(e) = change.entry.as_ref().filter(|e| *e.name == *name) {
+    for (key, e) in dir.dir.group(view.key_group(name)) {
+        if *e.name == *name {
             return Ok(Some(FoundDirent {
                 key,
                 ino: e.ino,
@@ -67,7 +67,7 @@ pub fn find(
     volume.sampling().note_directory(&dir.inode);
     let old = view
         .lookup(&dir.inode, name)?
-        .filter(|d| dir.dir.get(d.key).is_none());
+        .filter(|d| !dir.dir.is_changed(d.key));
     Ok(old.map(|d| FoundDirent {
         key: d.key,
         ino: d.ino.0,
@@ -87,21 +87,19 @@ pub fn slot(
     let view = volume.view();
     let group = view.key_group(name);
     let mut taken = 0u64;
-    for (key, change) in dir.dir.group(group) {
-        if let Some(e) = &change.entry {
-            if *e.name == *name {
-                return Ok(Slot::Taken(FoundDirent {
-                    key,
-                    ino: e.ino,
-                    kind: e.kind,
-                }));
-            }
-            taken |= 1 << key.twin();
+    for (key, e) in dir.dir.group(group) {
+        if *e.name == *name {
+            return Ok(Slot::Taken(FoundDirent {
+                key,
+                ino: e.ino,
+                kind: e.kind,
+            }));
         }
+        taken |= 1 << key.twin();
     }
     if dir.in_volume {
         for d in view.collisions(&dir.inode, group)? {
-            if dir.dir.get(d.key).is_none() {
+            if !dir.dir.is_changed(d.key) {
                 if d.name == name {
                     return Ok(Slot::Taken(FoundDirent {
                         key: d.key,

@@ -81,13 +81,13 @@ fn known(view: &View, dir: &Inode, groups: &[DirKey]) -> Result<Known> {
     let mut at = 0;
     while dir.size > 0 && at < groups.len() {
         let (from, mut passed, mut ended) = (at, 0, true);
-        view.entries(dir, groups[from], &mut |entry| {
+        view.each_entry(dir, groups[from], &mut |entry| {
             let group = entry.key.group_start();
             while groups.get(at).is_some_and(|&g| g < group) {
                 at += 1;
             }
             if groups.get(at) == Some(&group) {
-                found.entry(group).or_default().push(entry);
+                found.entry(group).or_default().push(entry.to_owned());
                 passed = 0;
             } else {
                 passed += 1;

@@ -37,7 +37,7 @@ pub use shale_format::inode::Inode;
 pub use shale_format::version::Access;
 pub use shale_format::xattr::Xattrs;
 pub use transaction::txn::{Committed, Txn};
-pub use trees::node::Dirent;
+pub use trees::node::{Dirent, DirentRef};
 pub use trees::roots::{LEAVES_AT_ONCE, leaves_below};
 pub use volume::Volume;
 pub use volume::devices::LowerDeviceInfo;

@@ -8,18 +8,20 @@ use crate::client::call::CallContext;
 use crate::client::call_runner::CallRunner;
 use shale_format::{DirKey, Ino};
 use shale_inodes::attr::Attr;
-use shale_inodes::dir::{Change, DirState};
+use shale_inodes::dir::{DirState, Entry};
 use shale_inodes::dirents::KIND_DIR;
 use shale_session::caller::Caller;
 use shale_session::errno::final_errno;
 use shale_session::errno::{Result, Stop};
 use shale_session::kernel_refs::KernelRefs;
 use shale_session::log::client_log::Need;
-use shale_volume::Dirent;
+use shale_volume::{Dirent, DirentRef};
 use std::ops::ControlFlow;
 
-/// Most entries that are looked at under one hold of the directory's lock.
+/// Most entries that are listed under one hold of the directory's lock...
 const BATCH: usize = 512;
+/// ... and most of the volume's that are looked at: those that were removed since cost little.
+const SEEN_MAX: usize = 8 * BATCH;
 /// Cookie behind `.`.
 const AFTER_DOT: u64 = 1;
 /// Cookie behind `..`.
@@ -115,80 +117,83 @@ fn batch(op: &CallContext<'_>, ino: u64, from: DirKey) -> std::result::Result<Ba
     let node = op.node(ino)?;
     let state = op.read(&node)?;
     op.live_dir(&state)?;
-    let mut old = Vec::new();
+    let mut old = Old::default();
     if state.in_volume {
         op.volume().sampling().note_directory(&state.inode);
-        op.volume().view().entries(&state.inode, from, &mut |d| {
-            old.push(d);
-            if old.len() < BATCH {
-                ControlFlow::Continue(())
-            } else {
-                ControlFlow::Break(())
-            }
-        })?;
+        let mut take = |entry: DirentRef<'_>| old.take(entry, &state.dir);
+        op.volume()
+            .view()
+            .each_entry(&state.inode, from, &mut take)?;
     }
     Ok(merge(old, &state.dir, from))
 }
 
-/// Lays changes over the entries of the volume from `from` on, of which `old` are the
-/// first, all of them if there are fewer than [`BATCH`].
-fn merge(old: Vec<Dirent>, changes: &DirState, from: DirKey) -> Batch {
+/// Entries of the volume that no change in the log concerns, from some key on.
+#[derive(Default)]
+struct Old {
+    entries: Vec<Dirent>,
+    /// Entries that were looked at.
+    seen: usize,
+    /// The last one of them, if there may be more behind it.
+    upto: Option<DirKey>,
+}
+
+impl Old {
+    /// Takes the next entry, unless the log has something else of its key.
+    fn take(&mut self, entry: DirentRef<'_>, changes: &DirState) -> ControlFlow<()> {
+        if !changes.is_changed(entry.key) {
+            self.entries.push(entry.to_owned());
+        }
+        self.seen += 1;
+        if self.entries.len() < BATCH && self.seen < SEEN_MAX {
+            return ControlFlow::Continue(());
+        }
+        self.upto = Some(entry.key);
+        ControlFlow::Break(())
+    }
+}
+
+/// Lays changes over the entries of the volume from `from` on.
+fn merge(old: Old, changes: &DirState, from: DirKey) -> Batch {
     // Behind the last entry read the volume may have more: that is for the next batch.
-    let known_to = match old.last() {
-        Some(last) if old.len() >= BATCH => last.key,
-        _ => DirKey(u64::MAX),
-    };
-    let mut old = old.into_iter().peekable();
+    let known_to = old.upto.unwrap_or(DirKey(u64::MAX));
+    let mut old = old.entries.into_iter().peekable();
     let mut new = changes
         .from(from)
         .take_while(|(k, _)| *k <= known_to)
         .peekable();
     let mut entries = Vec::new();
-    let mut last = from;
-    for _ in 0..BATCH {
+    while entries.len() < BATCH {
         let (old_key, new_key) = (old.peek().map(|d| d.key), new.peek().map(|&(k, _)| k));
-        match (old_key, new_key) {
-            (None, None) => {
+        let listed = match (old_key, new_key) {
+            (Some(o), n) if n.is_none_or(|n| o < n) => old.next().map(|d| Listed {
+                key: d.key,
+                ino: d.ino.0,
+                kind: d.kind,
+                name: d.name,
+            }),
+            _ => new.next().map(|(key, entry)| listed(key, entry)),
+        };
+        match listed {
+            Some(listed) => entries.push(listed),
+            None => {
                 let more = known_to != DirKey(u64::MAX);
-                return Batch {
-                    entries,
-                    next: more.then(|| DirKey(known_to.0 + 1)),
-                };
-            }
-            (Some(o), n) if n.is_none_or(|n| o < n) => {
-                last = o;
-                entries.extend(old.next().map(|d| Listed {
-                    key: d.key,
-                    ino: d.ino.0,
-                    kind: d.kind,
-                    name: d.name,
-                }));
-            }
-            (o, _) => {
-                if o.is_some() && o == new_key {
-                    old.next();
-                }
-                if let Some((key, change)) = new.next() {
-                    last = key;
-                    entries.extend(listed(key, change));
-                }
+                let next = more.then(|| DirKey(known_to.0 + 1));
+                return Batch { entries, next };
             }
         }
     }
-    Batch {
-        entries,
-        next: Some(DirKey(last.0 + 1)),
-    }
+    let next = entries.last().map(|last| DirKey(last.key.0 + 1));
+    Batch { entries, next }
 }
 
-fn listed(key: DirKey, change: &Change) -> Option<Listed> {
-    let e = change.entry.as_ref()?;
-    Some(Listed {
+fn listed(key: DirKey, entry: &Entry) -> Listed {
+    Listed {
         key,
-        ino: e.ino,
-        kind: e.kind,
-        name: e.name.to_vec(),
-    })
+        ino: entry.ino,
+        kind: entry.kind,
+        name: entry.name.to_vec(),
+    }
 }
 
 /// Attributes of an inode that a listing names, if nobody has to be waited for.
@@ -248,11 +253,21 @@ mod tests {
         let mut got = Vec::new();
         let mut from = Some(DirKey(64));
         while let Some(key) = from {
-            let old = volume
-                .range(key.0..)
-                .take(BATCH)
-                .map(|(_, d)| d.clone())
-                .collect();
+            let mut old = Old::default();
+            let taken = volume.range(key.0..).try_for_each(|(_, d)| {
+                let name = &d.name;
+                let (key, ino, kind) = (d.key, d.ino, d.kind);
+                old.take(
+                    DirentRef {
+                        key,
+                        ino,
+                        kind,
+                        name,
+                    },
+                    changes,
+                )
+            });
+            assert_eq!(taken.is_break(), old.upto.is_some());
             let batch = merge(old, changes, key);
             got.extend(batch.entries.iter().map(|e| (e.key.0, e.ino)));
             assert!(batch.next.is_none_or(|n| n > key), "every batch gets on");

@@ -17,7 +17,7 @@ use crate::lower_tiers::lower::{Lower, LowerDevices, ZonePlace, device_table};
 use crate::media::NvmRegion;
 use crate::reading::block_reader::BlockReader;
 use crate::trees::extent::{check_direct, clip, direct};
-use crate::trees::node::{Dirent, Leaf};
+use crate::trees::node::{Dirent, DirentRef, Leaf};
 use crate::trees::roots::entries_root;
 use crate::trees::xattr;
 use shale_format::checksum::name_hash;
@@ -497,13 +497,26 @@ impl View {
         from: DirKey,
         f: &mut dyn FnMut(Dirent) -> ControlFlow<()>,
     ) -> Result<()> {
+        self.each_entry(dir, from, &mut |e| f(e.to_owned()))
+    }
+
+    /// As [`View::entries`], of entries in their blocks: nothing is allocated.
+    ///
+    /// # Errors
+    /// As [`View::entries`].
+    pub fn each_entry(
+        &self,
+        dir: &Inode,
+        from: DirKey,
+        f: &mut dyn FnMut(DirentRef<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
         let mut key = from.0;
         while key < u64::MAX {
             let Some(leaf) = self.entry_leaf(dir, key)? else {
                 break;
             };
-            for e in leaf.items::<Dirent>()? {
-                if e.key.0 >= key && f(e).is_break() {
+            for e in leaf.entries_from(key) {
+                if f(e?).is_break() {
                     return Ok(());
                 }
             }
@@ -520,11 +533,11 @@ impl View {
     pub fn collisions(&self, dir: &Inode, group: DirKey) -> Result<Vec<Dirent>> {
         let first = group.group_start();
         let mut found = Vec::new();
-        self.entries(dir, first, &mut |e| {
+        self.each_entry(dir, first, &mut |e| {
             if e.key.group_start() != first {
                 return ControlFlow::Break(());
             }
-            found.push(e);
+            found.push(e.to_owned());
             ControlFlow::Continue(())
         })?;
         Ok(found)

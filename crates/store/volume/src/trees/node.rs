@@ -31,6 +31,42 @@ pub struct Dirent {
     pub name: Vec<u8>,
 }
 
+/// One directory entry, in the block that it was found in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirentRef<'b> {
+    /// As [`Dirent::key`].
+    pub key: DirKey,
+    /// As [`Dirent::ino`].
+    pub ino: Ino,
+    /// As [`Dirent::kind`].
+    pub kind: u8,
+    /// As [`Dirent::name`].
+    pub name: &'b [u8],
+}
+
+impl<'b> DirentRef<'b> {
+    /// Entry `i` of a leaf; `None` if it is no legal one.
+    fn read(block: &'b Block, header: &NodeHeader, i: usize) -> Option<Self> {
+        let e = entry::<DirentEntry>(block, i)?;
+        Some(Self {
+            key: DirKey(e.key),
+            ino: Ino(e.ino),
+            kind: e.kind,
+            name: name_of(block, header, &e)?,
+        })
+    }
+
+    /// The same, outside of the block.
+    pub fn to_owned(self) -> Dirent {
+        Dirent {
+            key: self.key,
+            ino: self.ino,
+            kind: self.kind,
+            name: self.name.to_vec(),
+        }
+    }
+}
+
 /// What a leaf holds. Items ascend by key and do not overlap.
 pub(crate) trait Item: Clone {
     /// Kind of the trees.
@@ -128,13 +164,7 @@ impl Item for Dirent {
     }
 
     fn read(block: &Block, header: &NodeHeader, i: usize) -> Option<Self> {
-        let e = entry::<DirentEntry>(block, i)?;
-        Some(Dirent {
-            key: DirKey(e.key),
-            ino: Ino(e.ino),
-            kind: e.kind,
-            name: name_of(block, header, &e)?.to_vec(),
-        })
+        DirentRef::read(block, header, i).map(DirentRef::to_owned)
     }
 
     fn write(items: &[Self], block: &mut Block) -> u16 {
@@ -435,6 +465,32 @@ impl Leaf {
         let items = leaf_items(&self.block, &self.header, self.addr)?;
         check_bounds(&items, &self.keys, self.addr)?;
         Ok(items)
+    }
+
+    /// The entries whose key is `from` or above, in key order. One that is none, or lies elsewhere than its key says, ends that.
+    pub(crate) fn entries_from(&self, from: u64) -> impl Iterator<Item = Result<DirentRef<'_>>> {
+        let first = match from {
+            0 => 0,
+            _ => self.upto(DirentEntry::BYTES, from - 1),
+        };
+        let mut least = self.keys.start.max(from);
+        let mut failed = false;
+        (first..self.header.count as usize).map_while(move |i| {
+            if failed {
+                return None;
+            }
+            let read = DirentRef::read(&self.block, &self.header, i);
+            let checked = match read.ok_or_else(|| field(self.addr, "entry", i as u64)) {
+                Ok(e) if e.key.0 < least => Err(field(self.addr, "key order", e.key.0)),
+                Ok(e) if e.key.0 >= self.keys.end => {
+                    Err(field(self.addr, "key outside its bounds", e.key.0))
+                }
+                other => other,
+            };
+            least = least.max(checked.as_ref().map_or(0, |e| e.key.0.saturating_add(1)));
+            failed = checked.is_err();
+            Some(checked)
+        })
     }
 }
 
