@@ -16,6 +16,8 @@ pub mod daemon_page {
     pub const LINKED: usize = DIGESTED + 16;
     /// u64: epoch of the volume's structure; every digest that frees blocks adds one.
     pub const EPOCH: usize = 64;
+    /// u32: how often a lease that this client alone had was taken for somebody else, after a digest of its log. On the cache line of [`EPOCH`].
+    pub const TAKEN: usize = EPOCH + 8;
     /// u32: a value of [`super::state`].
     pub const STATE: usize = 128;
     /// u64: no thread that is inside a call can still hold a pointer to records

@@ -34,6 +34,19 @@ pub struct Client {
     pub session: Arc<Session>,
     /// Its connection.
     pub link: Arc<Link>,
+    /// [`Session::leases_taken`] when that was looked at last.
+    taken_before: AtomicU32,
+}
+
+impl Client {
+    /// How many leases that this process alone had were taken for others since this was asked last.
+    pub fn newly_taken(&self) -> u32 {
+        let taken = self.session.leases_taken();
+        match self.taken_before.load(Ordering::Relaxed) {
+            before if before == taken => 0,
+            _ => taken.wrapping_sub(self.taken_before.swap(taken, Ordering::Relaxed)),
+        }
+    }
 }
 
 static CLIENT: [AtomicPtr<Client>; MOUNTS] = [const { AtomicPtr::new(ptr::null_mut()) }; MOUNTS];
@@ -204,6 +217,7 @@ fn connect(mount: u32) -> Result<Client, Errno> {
     }
     shale_fd::report::attached();
     Ok(Client {
+        taken_before: AtomicU32::new(0),
         number: NUMBER.fetch_add(1, Ordering::Relaxed),
         session,
         link,

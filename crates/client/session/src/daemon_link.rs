@@ -119,6 +119,12 @@ impl DaemonLink {
         self.words.load_u64(daemon_page::EPOCH)
     }
 
+    /// How often a lease that this client alone had was taken for somebody else.
+    #[inline]
+    pub fn taken(&self) -> u32 {
+        self.words.load_u32(daemon_page::TAKEN)
+    }
+
     /// Generation word of the lease on `ino`.
     #[inline]
     pub fn lease_word(&self, ino: u64) -> u32 {

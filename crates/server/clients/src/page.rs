@@ -87,6 +87,11 @@ impl DaemonPage {
         self.map.store_u64(daemon_page::EPOCH, epoch);
     }
 
+    /// A lease that the client alone had was taken for somebody else.
+    pub fn count_taken(&self) {
+        self.map.fetch_add_u32(daemon_page::TAKEN, 1);
+    }
+
     /// What has become of the client ([`shale_proto::shared_pages::state`]).
     pub fn set_state(&self, state: u32) {
         self.map.store_u32(daemon_page::STATE, state);

@@ -89,7 +89,7 @@ const BOUNCES: u32 = 16;
 /// ... within this time ping-pongs: it is cheaper to let the kernel do the calls.
 pub const BOUNCE_NS: u64 = 100_000_000;
 /// For so long then.
-const MEDIATED_NS: u64 = 500_000_000;
+pub const MEDIATED_NS: u64 = 500_000_000;
 /// Who wanted to write within this time is a writer.
 const WRITES_NS: u64 = 2_000_000_000;
 /// Places of entries that have gone, and that are kept without looking.

@@ -504,6 +504,8 @@ impl NodeFs for ShaleFs {
         plus: bool,
         sink: &mut EntrySink<'_>,
     ) -> Result<()> {
+        // Who lists a directory looks for what is new there: that is what a directory's contents are.
+        self.note(request, ino, true);
         self.cache.lists(ino);
         let mut noted = |entry: DirEntry<'_>| {
             if plus {

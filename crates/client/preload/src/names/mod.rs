@@ -54,9 +54,6 @@ const FIRST: u8 = 1;
 /// It is looked at here, and then the kernel's.
 const ONLY: u8 = 2;
 
-/// Said in a report of a directory that goes back to the mount.
-const LEFT: &str = "others use its directory: left to the mount for a while";
-
 /// Has the calls looked at that matter to names, behind those that always do.
 pub fn set_classes() {
     if !are_wanted() {
@@ -265,7 +262,7 @@ fn note_cost(named: &Named, number: u32, args: &Args, cost: &Cost) {
         }
     }
     if leaves {
-        report::passed(number, LEFT);
+        report::passed(number, worth::LEFT);
     }
     if !cost.is_served {
         worth::leave_together(places);

@@ -122,7 +122,7 @@ pub fn open(named: &'static Named, asked: &Asked) -> Option<i64> {
     let file = match tree.open(place.path, flags, asked.mode) {
         Ok(file) => {
             if asked.creates() {
-                place.made();
+                place.made(asked.number, client);
             }
             file
         }

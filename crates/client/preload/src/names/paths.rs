@@ -96,7 +96,7 @@ pub fn serve(named: &'static Named, number: u32, args: &Args) -> Option<i64> {
                 place::tell_kernel(dir, path);
             }
             if done.is_ok() && what.makes() {
-                place.made();
+                place.made(number, client);
             }
             (client, done)
         }
@@ -329,7 +329,7 @@ fn of_two(named: &Named, number: u32, a: &Args) -> Option<(&'static Client, Done
         }
     };
     if done.is_ok() {
-        to.made();
+        to.made(number, client);
     }
     Some((client, done.map(|()| 0)))
 }
@@ -341,7 +341,7 @@ fn symlink(named: &Named, target: u64, at: (i32, u64)) -> Option<(&'static Clien
     let client = place.client(named)?;
     let made = place.tree(&client.session).symlink(target, place.path);
     if made.is_ok() {
-        place.made();
+        place.made(nr::SYMLINK, client);
     }
     Some((client, made.map(|()| 0)))
 }

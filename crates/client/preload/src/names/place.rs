@@ -9,6 +9,7 @@ use core::sync::atomic::Ordering;
 use parking_lot::Mutex;
 use shale_fd::description;
 use shale_fd::mounts::{self, MNT_ID_UNIQUE};
+use shale_fd::report;
 use shale_fd::table::{self, Entry};
 use shale_format::Ino;
 use shale_interpose::probe;
@@ -55,9 +56,11 @@ impl Place<'_> {
         }
     }
 
-    /// A name was made there in this process.
-    pub fn made(&self) {
-        worth::made(self.known_as, self.path);
+    /// Call `number` of this process has made a name there, by `client`.
+    pub fn made(&self, number: u32, client: &Client) {
+        if worth::made(self.known_as, self.path, client.newly_taken()) {
+            report::passed(number, worth::LEFT);
+        }
     }
 
     /// The tree in which the path is to be looked up.

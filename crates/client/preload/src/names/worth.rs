@@ -16,7 +16,8 @@
 //!   names before, or of which it alone has the lease: the kernel would have to take it away.
 //!
 //! A directory that others use meanwhile is *left to the mount* for a while, by all calls, so that nobody takes it from anybody: when
-//! the daemon says that it is mediated, or when its leases have cost more here than its names have gained ([`LOSS_US`]). So is
+//! the daemon says that it is mediated, or when leases have cost more than its names have gained ([`LOSS_US`]): those that calls here ask for,
+//! and those that others take of what was made, since each needs a digest ([`TAKEN_US`]). So is
 //! the other directory of a call with two: the mount has to take it for that call.
 //!
 //! With `SHALE_NAMES=N` all this is off, and all names are served after N calls.
@@ -51,8 +52,13 @@ const COUNTED_TIMES: u64 = 8;
 const GAIN_US: i32 = 60;
 /// More than this is not saved up for worse times.
 const GAIN_MAX_US: i32 = 2_000;
+/// A lease that another takes costs that one about so much, µs: a digest of what this process has logged, and a wait until no call of it
+/// goes on under the lease.
+const TAKEN_US: i32 = 150;
 /// What calls that asked for leases may have taken beyond that, before the directory is left to the mount.
 const LOSS_US: i32 = 3_000;
+/// Said in a report of a directory that goes back to the mount.
+pub const LEFT: &str = "others use its directory: left to the mount for a while";
 /// For so long, and four times as long each time, up to 128 s, unless so many names were made in between, one after the other, of which none
 /// asked for a lease.
 const LEFT_MS: u32 = 500;
@@ -192,14 +198,19 @@ pub fn is_open(mount: u32, number: u32, args: &Args) -> bool {
     !setting::is_by_time() || client::is_attached(mount) || Use::of(number, args).makes()
 }
 
-/// A name was made in this process at this path.
-pub fn made(start: Start, path: &[u8]) {
-    if setting::is_by_time()
-        && let Some(directory) = Directory::of(start, path)
-    {
-        directory.is_served.store(true, Ordering::Relaxed);
-        directory.gain();
+/// A name was made in this process at this path; since the one before it, others took so many leases that this process alone had.
+/// Whether the directory is left to the mount now.
+pub fn made(start: Start, path: &[u8], taken: u32) -> bool {
+    if !setting::is_by_time() {
+        return false;
     }
+    let Some(directory) = Directory::of(start, path) else {
+        return false;
+    };
+    directory.is_served.store(true, Ordering::Relaxed);
+    directory.gain();
+    // What is taken was made in the directories that names are made in, most likely.
+    taken != 0 && directory.lose(TAKEN_US.saturating_mul(taken.cast_signed()))
 }
 
 /// A call at this path was served, and has asked for leases and taken so long. Whether the directory is left to the mount now.
@@ -207,13 +218,7 @@ pub fn has_cost(start: Start, path: &[u8], ns: u64) -> bool {
     let Some(directory) = Directory::of(start, path) else {
         return false;
     };
-    let us = (ns.min(CALL_NS_MAX) / 1000) as i32;
-    directory.names_alone.store(0, Ordering::Relaxed);
-    let leaves = directory.balance_us.fetch_sub(us, Ordering::Relaxed) - us < -LOSS_US;
-    if leaves {
-        directory.leave(now_ms());
-    }
-    leaves
+    directory.lose((ns.min(CALL_NS_MAX) / 1000) as i32)
 }
 
 /// The directories of a call's paths go to the mount: others use one of them.
@@ -345,6 +350,16 @@ impl Directory {
         {
             self.times_left.store(0, Ordering::Relaxed);
         }
+    }
+
+    /// Others use what is here, which has cost so much. Whether it is left to the mount now.
+    fn lose(&self, us: i32) -> bool {
+        self.names_alone.store(0, Ordering::Relaxed);
+        let leaves = self.balance_us.fetch_sub(us, Ordering::Relaxed) - us < -LOSS_US;
+        if leaves {
+            self.leave(now_ms());
+        }
+        leaves
     }
 
     /// Is left to the mount from now on, for a while.
@@ -487,7 +502,7 @@ mod tests {
         assert!(!has_large_tree(start, b"dir/other/new"));
         assert!(!has_made(start, file));
         setting::set_by_time();
-        made(start, file);
+        assert!(!made(start, file, 0));
         assert!(has_made(start, file) && has_made(start, b"dir/sub/x") && has_made(start, dir));
         assert!(!has_made(start, b"dir/x") && has_made(start, b"dir/sub/x/y"));
         assert!(pays(start, b"dir/sub/x/y", TREE_NS, OWN_NS));
@@ -497,11 +512,33 @@ mod tests {
     }
 
     #[test]
+    fn what_others_take_as_soon_as_it_is_made_is_left_to_the_mount() {
+        let start = Start::of(5 << 40);
+        setting::set_by_time();
+        // One lease of three names costs less than these gain.
+        let rarely = |n: u32| made(start, b"seldom/file", u32::from(n.is_multiple_of(3)));
+        assert!(!(0..1000).any(rarely) && !is_left(start, b"seldom/file"));
+        // One of each does not: it is left as soon as what is lost is more than the bound.
+        let names = (1..1000).find(|_| made(start, b"often/file", 1)).unwrap();
+        assert!((LOSS_US / TAKEN_US..=1 + LOSS_US / (TAKEN_US - GAIN_US)).contains(&names));
+        assert!(is_left(start, b"often/file") && !is_left(start, b"seldom/file"));
+        assert!(!may_take(0, start, b"often/file", Use::Make));
+        // The time in which nobody took anything begins again.
+        let directory = Directory::of(start, b"often/file").unwrap();
+        assert!(
+            !made(start, b"often/file", 0) && directory.names_alone.load(Ordering::Relaxed) == 1
+        );
+        assert!(
+            !made(start, b"often/file", 1) && directory.names_alone.load(Ordering::Relaxed) == 0
+        );
+    }
+
+    #[test]
     fn what_costs_more_than_it_gains_is_left_and_so_is_what_it_is_used_with() {
         let (start, file) = (Start::of(3 << 40), &b"shared/file"[..]);
         setting::set_by_time();
         // What was gained is saved up to a bound.
-        (0..1000).for_each(|_| made(start, file));
+        (0..1000).for_each(|_| assert!(!made(start, file, 0)));
         let costly = |_: &i32| !has_cost(start, file, 10 * CALL_NS_MAX);
         let calls = (0..1000).take_while(costly).count() as i32;
         let us = (CALL_NS_MAX / 1000) as i32;
@@ -524,7 +561,7 @@ mod tests {
         assert!(!lasts(LEFT_MS));
         directory.leave(now_ms());
         assert!(lasts(LEFT_MS) && !lasts(4 * LEFT_MS));
-        let make = |names| (0..names).for_each(|_| made(start, file));
+        let make = |names| (0..names).for_each(|_| assert!(!made(start, file, 0)));
         make(ALONE_NAMES);
         assert!(!has_cost(start, file, 0));
         make(ALONE_NAMES);

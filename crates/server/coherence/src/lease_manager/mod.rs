@@ -18,7 +18,8 @@ use super::clients::LEFT_LOGS;
 use super::digest_stop::DigestStop;
 use super::grace::GracePeriods;
 use super::lease_table::{
-    BOUNCE_NS, Decision, Given, Grant, Holder, LeaseHook, LeaseRequest, LeaseTable, Mediated,
+    BOUNCE_NS, Decision, Given, Grant, Holder, LeaseHook, LeaseRequest, LeaseTable, MEDIATED_NS,
+    Mediated,
 };
 use super::sync::{Ordering, RwLock, failpoints, mutants};
 use shale_proto::{LeaseMode, LeaseRequestMode};
@@ -33,6 +34,10 @@ pub trait LogFlusher: Send + Sync {
     /// The log cannot be digested so far.
     fn digest_to(&self, client: &Arc<Client>, target: u64) -> Result<(), DigestStop>;
 }
+
+/// So often the kernel is asked to drop what it keeps of an inode for a client that yields. Who uses it through the mount each time before the
+/// lease has been taken would keep this client waiting for long.
+const DROPS_MAX: u32 = 3;
 
 /// Why a client gets no lease.
 #[derive(Debug)]
@@ -145,7 +150,7 @@ impl LeaseManager {
     pub fn acquire(&self, client: &Client, wish: &LeaseRequest) -> Result<Option<Given>, NoLease> {
         let ino = wish.ino;
         let generation = || client.daemon_page.generation(ino);
-        let mut dropped = None;
+        let (mut dropped, mut drops) = (None, 0);
         self.yield_to_mount(client, wish);
         if wish.request_mode == LeaseRequestMode::GrowOrDefer
             && self.is_shared(ino)
@@ -180,6 +185,11 @@ impl LeaseManager {
                     return given.map(Some).ok_or(NoLease::NotMade);
                 }
                 Ok(Step::DropFirst) => {
+                    drops += 1;
+                    if drops > DROPS_MAX && wish.request_mode.yields() {
+                        self.table.leave(ino, MEDIATED_NS);
+                        continue;
+                    }
                     let hook = self.hook();
                     dropped = hook.map(|hook| hook.drop_cached(ino));
                 }
@@ -333,7 +343,7 @@ impl LeaseManager {
                     return Err(NoLease::DigestStop(halt));
                 }
                 // What was refused does not count; the rest is in the volume.
-                Err(DigestStop::Rejected(_)) | Ok(()) => {}
+                Err(DigestStop::Rejected(_)) | Ok(()) => victim.daemon_page.count_taken(),
             }
         }
         Ok(Step::Done)

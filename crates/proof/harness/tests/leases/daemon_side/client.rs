@@ -84,6 +84,10 @@ impl DaemonPage {
         self.0.store_u32(daemon_page::STATE, state);
     }
 
+    pub(crate) fn count_taken(&self) {
+        self.0.fetch_add_u32(daemon_page::TAKEN, 1);
+    }
+
     pub(crate) fn generation(&self, ino: u64) -> u32 {
         self.0.load_u32(daemon_page::bucket(ino))
     }
