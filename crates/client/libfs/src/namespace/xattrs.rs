@@ -233,8 +233,7 @@ fn check_set(name: &[u8], value: &[u8], flags: u32) -> Result<()> {
     Ok(())
 }
 
-/// Refuses names without a name space that is served, and access control lists of a kind
-/// that there is not.
+/// Refuses names without a name space that is served, and of `system.` all but the two access control lists.
 fn check_name(name: &[u8]) -> Result<()> {
     if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX {
         return Err(Errno::RANGE);
@@ -249,7 +248,8 @@ fn check_name(name: &[u8]) -> Result<()> {
     if name.len() == space.len() {
         return Err(Errno::INVAL);
     }
-    if name.starts_with(b"system.posix_acl_") && AclKind::of(name).is_none() {
+    // The kernel leaves it to the file system who may set these: other than lists there are none.
+    if *space == *b"system." && AclKind::of(name).is_none() {
         Err(Errno::OPNOTSUPP)
     } else {
         Ok(())
@@ -272,6 +272,8 @@ mod tests {
             (b"system.posix_acl_access", Ok(())),
             (b"system.posix_acl_default", Ok(())),
             (b"system.posix_acl_other", Err(Errno::OPNOTSUPP)),
+            (b"system.other", Err(Errno::OPNOTSUPP)),
+            (b"system.shale.mount", Err(Errno::OPNOTSUPP)),
             (b"user.a\0b", Err(Errno::INVAL)),
         ] {
             assert_eq!(check_name(name), expected, "{name:?}");
