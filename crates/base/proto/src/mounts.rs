@@ -20,6 +20,9 @@ pub const NUMBER: &str = "system.shale.mount";
 /// Who reads this extended attribute of a file, which is never there, is about to map it shared, to
 /// store to it: from then on the mount takes its pages for changed at any time. The kernel does not tell.
 pub const MAPPED: &str = "system.shale.mapped";
+/// This extended attribute is there, empty, while processes other than the one that asks use the contents of the file or list the directory
+/// through the mount, and for half a second after. Who would take it from the mount leaves it there. It is not listed, and cannot be set.
+pub const USED: &str = "system.shale.used";
 /// Who sets this extended attribute of a file, with `XATTR_REPLACE`, has the mount do one of the modes
 /// of `fallocate` that the kernel refuses for FUSE: it checks what it checks before any change (right to
 /// write, read-only mounts), and holds the lock of the file. The value is a [`RangeCall`]. Nothing is stored.

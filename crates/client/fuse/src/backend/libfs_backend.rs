@@ -193,6 +193,12 @@ impl ShaleFs {
         self.cache.uses(ino, request.pid, contents)
     }
 
+    /// Notes a name that is about to be made, or to go, by way of the kernel. Names are what a directory contains.
+    fn changes_name(&self, request: &Request, dir: u64, name: &[u8]) {
+        self.note(request, dir, true);
+        self.cache.caches_name(dir, name);
+    }
+
     /// Notes who looked a file up. Its number is known only now, so it is asked about again: by
     /// now a client may have it that did not learn of this one.
     fn noted(&self, request: &Request, found: Attr) -> Attr {
@@ -337,40 +343,42 @@ impl NodeFs for ShaleFs {
         mode: u32,
         rdev: u32,
     ) -> Result<Attr> {
-        self.cache.caches_name(parent, name);
+        self.changes_name(request, parent, name);
         self.session
             .mknod(&caller(request), parent, name, mode, rdev.into())
             .map_err(errno)
     }
 
     fn mkdir(&self, request: &Request, parent: u64, name: &[u8], mode: u32) -> Result<Attr> {
-        self.cache.caches_name(parent, name);
+        self.changes_name(request, parent, name);
         self.session
             .mkdir(&caller(request), parent, name, mode)
             .map_err(errno)
     }
 
     fn symlink(&self, request: &Request, parent: u64, name: &[u8], target: &[u8]) -> Result<Attr> {
-        self.cache.caches_name(parent, name);
+        self.changes_name(request, parent, name);
         self.session
             .symlink(&caller(request), parent, name, target)
             .map_err(errno)
     }
 
     fn link(&self, request: &Request, ino: u64, parent: u64, name: &[u8]) -> Result<Attr> {
-        self.cache.caches_name(parent, name);
+        self.changes_name(request, parent, name);
         self.session
             .link(&caller(request), ino, parent, name)
             .map_err(errno)
     }
 
     fn unlink(&self, request: &Request, parent: u64, name: &[u8]) -> Result<()> {
+        self.note(request, parent, true);
         self.session
             .unlink(&caller(request), parent, name)
             .map_err(errno)
     }
 
     fn rmdir(&self, request: &Request, parent: u64, name: &[u8]) -> Result<()> {
+        self.note(request, parent, true);
         self.session
             .rmdir(&caller(request), parent, name)
             .map_err(errno)
@@ -384,8 +392,8 @@ impl NodeFs for ShaleFs {
         flags: u32,
     ) -> Result<()> {
         // What the kernel keeps of the one name it keeps of the other from now on.
-        self.cache.caches_name(from.0, from.1);
-        self.cache.caches_name(to.0, to.1);
+        self.changes_name(request, from.0, from.1);
+        self.changes_name(request, to.0, to.1);
         self.session
             .rename(&caller(request), from, to, flags)
             .map_err(errno)
@@ -399,7 +407,7 @@ impl NodeFs for ShaleFs {
         mode: u32,
         flags: u32,
     ) -> Result<Attr> {
-        self.cache.caches_name(parent, name);
+        self.changes_name(request, parent, name);
         self.session
             .create(&caller(request), parent, name, mode, flags)
             .map(|new| self.noted_new(request, new))
@@ -504,7 +512,6 @@ impl NodeFs for ShaleFs {
         plus: bool,
         sink: &mut EntrySink<'_>,
     ) -> Result<()> {
-        // Who lists a directory looks for what is new there: that is what a directory's contents are.
         self.note(request, ino, true);
         self.cache.lists(ino);
         let mut noted = |entry: DirEntry<'_>| {
@@ -578,6 +585,10 @@ impl NodeFs for ShaleFs {
     fn getxattr(&self, request: &Request, ino: u64, name: &[u8]) -> Result<Vec<u8>> {
         if name == mounts::NUMBER.as_bytes() {
             return Ok(self.name.clone().into_bytes());
+        }
+        if name == mounts::USED.as_bytes() {
+            let used = self.cache.in_use_besides(ino, &[request.pid as i32]);
+            return used.map(|_| Vec::new()).ok_or(Errno(libc::ENODATA));
         }
         if name == mounts::MAPPED.as_bytes() {
             self.cache.maps_writable(ino);

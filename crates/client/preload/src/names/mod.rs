@@ -170,6 +170,26 @@ fn note_spent(number: u32, args: &Args, ns: u64) {
         && let Some(place) = place::place(named, dir, path, Use::Ask)
     {
         worth::spent_at(place.known_as, place.path, ns);
+        if paths::have_two(number) {
+            leave_used(named, number, args);
+        }
+    }
+}
+
+/// Leaves both directories of a call, which the mount has made, to it for longer, if others list one of them: before that one is seen the
+/// other may have been taken.
+fn leave_used(named: &Named, number: u32, args: &Args) {
+    let places = paths::places(named, number, args);
+    let places = || {
+        let places = places.iter().flatten();
+        places.map(|place| (place.known_as, place.path))
+    };
+    if worth::is_to_ask(places()) {
+        let mut asked = paths::asked(number, args).into_iter().flatten();
+        if asked.any(|(dir, path)| place::is_used_by_others(dir, path)) {
+            worth::stay_left(places());
+            report::passed(number, worth::LEFT);
+        }
     }
 }
 

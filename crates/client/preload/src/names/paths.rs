@@ -372,6 +372,11 @@ pub fn have_two(number: u32) -> bool {
 /// Where the paths of a call lead; no leases are asked for on them.
 pub fn places<'a>(named: &Named, number: u32, a: &Args) -> [Option<Place<'a>>; 2] {
     let of = |(dir, path): (i32, &'a [u8])| place::place(named, dir, path, Use::Ask);
+    asked(number, a).map(|asked| asked.and_then(of))
+}
+
+/// The paths of a call, each with the descriptor of a directory; the first one only of a call with two.
+pub fn asked<'a>(number: u32, a: &Args) -> [Option<(i32, &'a [u8])>; 2] {
     let first = match number {
         nr::RENAME | nr::LINK => Some((HERE, a[0])),
         nr::RENAMEAT | nr::RENAMEAT2 | nr::LINKAT => Some((a[0] as i32, a[1])),
@@ -379,7 +384,7 @@ pub fn places<'a>(named: &Named, number: u32, a: &Args) -> [Option<Place<'a>>; 2
     };
     // SAFETY: the program's own call.
     let first = first.and_then(|(dir, path)| Some((dir, unsafe { place::path(path) }?)));
-    [first.and_then(of), target(number, a).and_then(of)]
+    [first, target(number, a)]
 }
 
 /// What a call is about: descriptor of a directory, and path. Of two paths the one that is made.

@@ -15,6 +15,7 @@ use shale_format::Ino;
 use shale_interpose::probe;
 use shale_interpose::raw::{self, nr};
 use shale_libfs::{Session, Tree};
+use shale_proto::mounts::USED;
 use std::sync::Arc;
 
 /// Longest path that a call may give, with its zero byte.
@@ -85,15 +86,37 @@ pub unsafe fn path<'a>(at: u64) -> Option<&'a [u8]> {
 
 /// Where a path leads that a call gives with a descriptor of a directory, and whether that use of it may take leases; `None`: not to
 /// the mount, as far as is known here.
-pub fn place<'a>(named: &Named, dir: i32, path: &'a [u8], what: Use) -> Option<Place<'a>> {
-    let (start, known_as, path) = start_of(named, dir, path)?;
-    let takes = worth::may_take(named.mount, known_as, path, what);
+pub fn place<'a>(named: &Named, dir: i32, asked: &'a [u8], what: Use) -> Option<Place<'a>> {
+    let (start, known_as, path) = start_of(named, dir, asked)?;
+    let mut takes = worth::may_take(named.mount, known_as, path, what);
+    // Once this process is a client the daemon says so.
+    let is_first = setting::is_by_time() && what.makes() && !client::is_attached(named.mount);
+    if takes && is_first && is_used_by_others(dir, asked) {
+        worth::leave(core::iter::once((known_as, path)));
+        takes = false;
+    }
     Some(Place {
         start,
         known_as,
         path,
         takes,
     })
+}
+
+/// Whether other processes list the directory of a path, that a call gives with a descriptor of a directory, through the mount. Asks the
+/// mount.
+#[cold]
+pub fn is_used_by_others(dir: i32, path: &[u8]) -> bool {
+    let end = path.iter().rposition(|&b| b != b'/').map_or(0, |n| n + 1);
+    let parent = match path[..end].iter().rposition(|&b| b == b'/') {
+        Some(at) => &path[..=at],
+        None => b"./",
+    };
+    let parent = match parent.starts_with(b"/") || dir == libc::AT_FDCWD {
+        true => parent.to_vec(),
+        false => [format!("/proc/self/fd/{dir}/").as_bytes(), parent].concat(),
+    };
+    rustix::fs::getxattr(&*parent, USED, &mut [0u8; 1][..]).is_ok()
 }
 
 /// Whether a call about a path is the mount's without a look, since its directory is left to it.

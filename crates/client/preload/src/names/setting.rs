@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Calls about paths of a mount after which all names are served; or [`NEVER`], [`BY_TIME`].
-static AFTER: AtomicU32 = AtomicU32::new(NEVER);
+static AFTER: AtomicU32 = AtomicU32::new(BY_TIME);
 /// Names are the kernel's.
 const NEVER: u32 = u32::MAX;
 /// Those of a directory are served when that pays ([`super::worth`]).

@@ -64,6 +64,8 @@ pub const LEFT: &str = "others use its directory: left to the mount for a while"
 const LEFT_MS: u32 = 500;
 const LEFT_TIMES_MAX: u32 = 4;
 const ALONE_NAMES: u32 = 1_000;
+/// It is asked so often at most whether others list a directory.
+const ASK_MS: u32 = 100;
 
 /// Time of all such calls.
 static SPENT_NS: AtomicU64 = AtomicU64::new(0);
@@ -92,6 +94,8 @@ struct Directory {
     times_left: AtomicU32,
     /// Names that were made here since a call asked for a lease.
     names_alone: AtomicU32,
+    /// When it was asked last whether others list it, ms since the machine started.
+    asked_ms: AtomicU32,
 }
 
 const DIRECTORIES: usize = 4096;
@@ -105,6 +109,7 @@ static KNOWN: [Directory; DIRECTORIES] = [const {
         left_until_ms: AtomicU32::new(0),
         times_left: AtomicU32::new(0),
         names_alone: AtomicU32::new(0),
+        asked_ms: AtomicU32::new(0),
     }
 }; DIRECTORIES];
 
@@ -241,6 +246,20 @@ pub fn leave_together<'a, P: Iterator<Item = (Start, &'a [u8])>>(places: impl Fn
     }
 }
 
+/// Whether it is to be asked if others list one of the directories of a call with two, which the mount has made: before they would be taken
+/// for the first time, and before those that were left to the mount would be taken again.
+pub fn is_to_ask<'a>(mut places: impl Iterator<Item = (Start, &'a [u8])>) -> bool {
+    let now = now_ms();
+    places.any(|(start, path)| Directory::of(start, path).is_some_and(|d| d.is_to_ask(now)))
+}
+
+/// Others list one of these directories: all are left to the mount from now on.
+pub fn stay_left<'a>(places: impl Iterator<Item = (Start, &'a [u8])>) {
+    let now = now_ms();
+    let directories = places.filter_map(|(start, path)| Directory::of(start, path));
+    directories.for_each(|d| d.leave(now));
+}
+
 /// Whether any directory was ever left to the mount.
 pub fn any_left() -> bool {
     ANY_LEFT.load(Ordering::Relaxed)
@@ -373,6 +392,22 @@ impl Directory {
         self.names_alone.store(0, Ordering::Relaxed);
     }
 
+    fn is_to_ask(&self, now_ms: u32) -> bool {
+        let until = self.left_until_ms.load(Ordering::Relaxed);
+        let nearly = match until {
+            0 => {
+                u64::from(self.own_us.load(Ordering::Relaxed)) * 1000 >= ATTACH_WRITER_NAMES_NS / 2
+            }
+            _ => until.wrapping_sub(now_ms).cast_signed() < ASK_MS.cast_signed(),
+        };
+        let asked = self.asked_ms.load(Ordering::Relaxed);
+        let asks = nearly && (asked == 0 || now_ms.wrapping_sub(asked) >= ASK_MS);
+        if asks {
+            self.asked_ms.store(now_ms.max(1), Ordering::Relaxed);
+        }
+        asks
+    }
+
     fn is_left(&self, now_ms: u32) -> bool {
         let until = self.left_until_ms.load(Ordering::Relaxed);
         let is_left = until.wrapping_sub(now_ms).cast_signed() > 0;
@@ -398,6 +433,7 @@ impl Directory {
             self.left_until_ms.store(0, Ordering::Relaxed);
             self.times_left.store(0, Ordering::Relaxed);
             self.names_alone.store(0, Ordering::Relaxed);
+            self.asked_ms.store(0, Ordering::Relaxed);
             self.key.store(key, Ordering::Relaxed);
         }
     }

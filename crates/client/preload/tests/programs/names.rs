@@ -2,10 +2,12 @@
 
 use crate::mount::Mounted;
 use crate::tools::{Run, compiled, has};
+use rustix::io::Errno;
+use shale_proto::mounts::USED;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -172,6 +174,45 @@ fn a_directory_that_others_use_is_left_to_the_mount() {
     let alone = report_of(&report, "deliver");
     assert!(fast(&alone) > FILES as u64 / 2, "{alone}");
     assert_eq!(fs::read_dir(dir.join("new")).unwrap().count(), FILES);
+}
+
+/// The mount says whether another living process uses a directory: lists it, or makes names there.
+#[test]
+fn the_mount_says_who_else_uses_a_directory() {
+    let Some(m) = Mounted::new() else { return };
+    let dir = m.dir("used");
+    let used = |dir: &Path| rustix::fs::getxattr(dir, USED, &mut [0u8; 1][..]);
+    for uses in [
+        "for name in *; do :; done",
+        ": > made",
+        "mkdir sub",
+        "mv made moved",
+        "rm moved",
+    ] {
+        assert_eq!(used(&dir), Err(Errno::NODATA), "before: {uses}");
+        let script = format!("{uses}; echo; read end");
+        let mut other = Command::new("sh")
+            .args(["-c", &script])
+            .current_dir(&dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = [0; 1];
+        other.stdout.take().unwrap().read_exact(&mut line).unwrap();
+        // What the shell starts for it has ended by now.
+        let itself = !uses.starts_with(['m', 'r']);
+        let expected = if itself { Ok(0) } else { Err(Errno::NODATA) };
+        assert_eq!(used(&dir), expected, "{uses}");
+        // A process does not keep itself from a directory.
+        fs::read_dir(&dir).unwrap().for_each(drop);
+        drop(other.stdin.take());
+        other.wait().unwrap();
+    }
+    let listed = rustix::fs::listxattr(&dir, &mut [0u8; 64][..]);
+    assert_eq!(listed, Ok(0));
+    let set = rustix::fs::setxattr(&dir, USED, b"", rustix::fs::XattrFlags::empty());
+    assert!(set.is_err());
 }
 
 /// Bad pointers are `EFAULT`, as the kernel says, with data and names served; faults of the program itself are its own.

@@ -22,7 +22,7 @@ Examples:
   shale run -- sqlite3 /mnt/shale/books.db
   shale run --report -- git -C /mnt/shale/repository gc
   shale run --report=calls.json -- make -j2
-  shale run --names -- tar xf sources.tar -C /mnt/shale
+  shale run --names=off -- ./deliver /mnt/shale/mail
   shale run --bypass git --bypass ./tool -- make
 
 The exit code is the command's; 126: it cannot be run, 127: it is not found. A command that is static, or \
@@ -32,7 +32,7 @@ SHALE_PRELOAD=FILE is the library, SHALE_LOG_BYTES=64M the size of each process'
 log_bytes of its volume, SHALE_WARM_US=N how many microseconds a file's calls take on the mount before it is \
 served in the process (5000; four times that before a process becomes a client, since that takes some \
 milliseconds), SHALE_WARM_CALLS=N instead of it how many calls a process leaves to the mount before all its \
-files are served (0: none), SHALE_DURABILITY=buffered is --durability buffered, SHALE_NAMES=auto is --names=auto, SHALE_PROTECT=off is --protect off, SHALE_BYPASS=PROGRAM:PROGRAM is --bypass of each.";
+files are served (0: none), SHALE_DURABILITY=buffered is --durability buffered, SHALE_NAMES=off is --names=off, SHALE_PROTECT=off is --protect off, SHALE_BYPASS=PROGRAM:PROGRAM is --bypass of each.";
 
 /// File name of the library.
 const LIBRARY: &str = "libshale_preload.so";
@@ -60,7 +60,7 @@ pub struct Args {
     durability: Option<String>,
     /// Which names are served in the process, so that files are opened, made, listed, asked about, renamed and removed without the
     /// kernel (root only): with auto those of directories in which it makes so many that it pays, with N all of them,
-    /// once it has made N calls about paths of a volume, with off none [default: off; without a value: auto]
+    /// once it has made N calls about paths of a volume, with off none [default: auto]
     #[arg(long, value_name = "WHICH", num_args = 0..=1, require_equals = true, default_missing_value = "auto", value_parser = names)]
     names: Option<String>,
     /// Whether stray stores of the command are kept off what the library writes, by
