@@ -94,6 +94,10 @@ pub mod client_page {
     pub const DIRECT_BLOCKS: usize = 128;
     /// u64: how many reads that were; taken likewise.
     pub const DIRECT_READS: usize = DIRECT_BLOCKS + 8;
+    /// u64: paths of directories that the client had walked before, and did not walk again; taken likewise.
+    pub const PATHS_KNOWN: usize = 192;
+    /// u64: paths of directories that it has walked; taken likewise.
+    pub const PATHS_WALKED: usize = PATHS_KNOWN + 8;
     /// First of [`READER_SLOTS`] reader slots, one per thread, a cache line each: u64 sequence
     /// number, odd while the thread is inside a call.
     pub const FIRST_READER_SLOT: usize = 4096;

@@ -134,6 +134,12 @@ impl<'s> CallFrame<'s> {
         self.services.count_open(ino, 1);
     }
 
+    /// Counts a path of a directory that was looked up where the daemon sees it.
+    #[inline]
+    pub fn count_path(&self, is_known: bool) {
+        self.services.count_path(is_known);
+    }
+
     /// Position up to which the volume has the log by now. That at the begin of the run: [`Self::digested`].
     #[inline]
     pub fn digested_now(&self) -> LogPos {

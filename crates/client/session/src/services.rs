@@ -131,6 +131,16 @@ impl Services {
         self.page.fetch_add_u32(word, by.cast_unsigned());
     }
 
+    /// Counts a path of a directory that was looked up where the daemon sees it. `is_known`: from a walk before.
+    #[inline]
+    pub fn count_path(&self, is_known: bool) {
+        let word = match is_known {
+            true => client_page::PATHS_KNOWN,
+            false => client_page::PATHS_WALKED,
+        };
+        self.page.fetch_add_u64(word, 1);
+    }
+
     /// Has the log brought into the volume up to this position, if it is not.
     #[inline]
     pub fn digest_to(&self, upto: LogPos) -> Result<()> {

@@ -40,6 +40,24 @@ struct Published {
     failed: u64,
 }
 
+/// Paths of directories that clients looked up by themselves since the start: the kernel's look-ups on the mount are requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathCounts {
+    /// Known from a walk before (Strata §3.1).
+    pub known: u64,
+    /// Walked.
+    pub walked: u64,
+}
+
+impl PathCounts {
+    /// Adds what a client has counted since it was asked last. It may have counted anything.
+    fn take_from(&mut self, client: &Client) {
+        let (known, walked) = client.client_page.take_paths();
+        self.known = self.known.wrapping_add(known);
+        self.walked = self.walked.wrapping_add(walked);
+    }
+}
+
 /// The clients of a daemon.
 pub struct Clients {
     attached: RwLock<BTreeMap<u32, Arc<Client>>>,
@@ -47,6 +65,8 @@ pub struct Clients {
     detached: Mutex<Vec<DetachedClient>>,
     next: AtomicU32,
     closing: AtomicBool,
+    /// A leaf among the locks.
+    paths: Mutex<PathCounts>,
 }
 
 impl Default for Clients {
@@ -57,6 +77,7 @@ impl Default for Clients {
             detached: Mutex::default(),
             next: AtomicU32::new(LEFT_LOGS + 1),
             closing: AtomicBool::new(false),
+            paths: Mutex::default(),
         }
     }
 }
@@ -117,7 +138,16 @@ impl Clients {
     pub fn remove(&self, client: &Client, last: impl FnOnce()) {
         let mut attached = self.attached.write();
         attached.remove(&client.id);
+        self.paths.lock().take_from(client);
         last();
+    }
+
+    /// Paths that all clients have looked up, also those that have left.
+    pub fn path_counts(&self) -> PathCounts {
+        let attached = self.attached.read();
+        let mut paths = self.paths.lock();
+        attached.values().for_each(|client| paths.take_from(client));
+        *paths
     }
 
     /// Tells all clients that the volume's structure is another one since `txid`. One

@@ -179,6 +179,15 @@ impl ClientPage {
         )
     }
 
+    /// Takes how many paths the client knew, and how many it had to walk.
+    pub fn take_paths(&self) -> (u64, u64) {
+        let take = |at| self.map.swap_u64(at, 0);
+        (
+            take(client_page::PATHS_KNOWN),
+            take(client_page::PATHS_WALKED),
+        )
+    }
+
     /// What reader slot `n` says; odd: a thread is inside a call.
     pub fn reader_slot(&self, n: usize) -> u64 {
         self.map.load_u64(client_page::reader_slot(n))

@@ -375,6 +375,8 @@ fn clients(sheet: &mut Sheet, s: &Status) {
         Seconds seconds "client_limited" "Time that it had to wait because of its limit": waited.collect();
         Gauge plain "clients" "Attached clients": one(s.client_count as u64);
         Counter plain "lease_moves" "Leases taken from somebody": one(s.leases.moves);
+        Counter plain "paths_known" "Paths of directories that clients had walked before": one(s.paths.known);
+        Counter plain "paths_walked" "Paths of directories that clients walked": one(s.paths.walked);
     });
 }
 

@@ -120,12 +120,6 @@ impl Session {
         self.services().log.waits()
     }
 
-    /// Walks along paths that were found in the table of whole paths, and those that
-    /// had to be walked.
-    pub fn path_counts(&self) -> (u64, u64) {
-        self.names.paths.counts()
-    }
-
     /// Has everything that was logged so far brought into the volume.
     pub fn digest(&self) -> Result<()> {
         self.services().log.digest()

@@ -44,13 +44,11 @@ struct Known {
     dir: u64,
 }
 
-/// Paths that were walked, and how often that helped.
+/// Paths that were walked.
 pub(crate) struct PathCache {
     hasher: RandomState,
     shards: [RwLock<HashMap<u64, Known>>; SHARDS],
     generation: AtomicU64,
-    hits: AtomicU64,
-    misses: AtomicU64,
 }
 
 impl PathCache {
@@ -59,8 +57,6 @@ impl PathCache {
             hasher: RandomState::new(),
             shards: std::array::from_fn(|_| RwLock::default()),
             generation: AtomicU64::new(0),
-            hits: AtomicU64::new(0),
-            misses: AtomicU64::new(0),
         }
     }
 
@@ -100,12 +96,6 @@ impl PathCache {
                 && k.generation == self.generation()
                 && k.passed.iter().all(|&(ino, word)| lease_word(ino) == word)
         });
-        let counter = if found.is_some() {
-            &self.hits
-        } else {
-            &self.misses
-        };
-        counter.fetch_add(1, Ordering::Relaxed);
         found.map(|k| k.dir)
     }
 
@@ -126,14 +116,6 @@ impl PathCache {
             shard.clear();
         }
         shard.insert(hash, known);
-    }
-
-    /// Walks that the table spared, and those that it did not.
-    pub(crate) fn counts(&self) -> (u64, u64) {
-        (
-            self.hits.load(Ordering::Relaxed),
-            self.misses.load(Ordering::Relaxed),
-        )
     }
 }
 
@@ -195,6 +177,5 @@ mod tests {
             None,
             "the walk began before the change"
         );
-        assert_eq!(cache.counts(), (2, 7));
     }
 }

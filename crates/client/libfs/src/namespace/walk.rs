@@ -264,10 +264,12 @@ impl<'o, 's> Walk<'o, 's> {
         };
         let generation = paths.generation();
         // The table does not say who else has leases on what is on the way.
-        if self.takes
-            && let Some(dir) = paths.get(&way, |ino| op.lease_word(ino))
-        {
-            return Ok(dir);
+        if self.takes {
+            let known = paths.get(&way, |ino| op.lease_word(ino));
+            op.count_path(known.is_some());
+            if let Some(dir) = known {
+                return Ok(dir);
+            }
         }
         let dir = self.dir(start, prefix)?;
         paths.note(&way, generation, &self.passed, dir);

@@ -94,6 +94,8 @@ pub struct Status {
     pub detached_clients: Vec<DetachedClientStatus>,
     /// Leases that went from one client to another.
     pub leases: LeaseStatus,
+    /// Paths of directories that clients looked up in their own process since the start.
+    pub paths: LookupStatus,
     /// What digests did since the start.
     pub digest: DigestStatus,
     /// How fast it goes recently.
@@ -221,6 +223,15 @@ pub struct LeaseStatus {
     pub contended_inodes: Vec<ContendedInode>,
 }
 
+/// Paths of directories that clients looked up in their own process. What the kernel looks up on the mount are requests (`LOOKUP`).
+#[derive(Clone, Debug, Serialize)]
+pub struct LookupStatus {
+    /// Known whole from a walk before.
+    pub known: u64,
+    /// Walked name by name.
+    pub walked: u64,
+}
+
 /// An inode that several clients want.
 #[derive(Clone, Debug, Serialize)]
 pub struct ContendedInode {
@@ -315,6 +326,7 @@ impl<'s> Observer<'s> {
         let last_error = self.of.digests.totals().last_error.lock().clone();
         let detached = self.of.clients.detached();
         let (client_count, clients) = self.client_statuses();
+        let paths = self.of.clients.path_counts();
         let (moves, contended) = self.of.leases.table().moves(CONTENDED_MAX);
         let contended = contended.into_iter();
         let heap = heap::usage();
@@ -358,6 +370,10 @@ impl<'s> Observer<'s> {
                 contended_inodes: contended
                     .map(|(ino, moves)| ContendedInode { ino, moves })
                     .collect(),
+            },
+            paths: LookupStatus {
+                known: paths.known,
+                walked: paths.walked,
             },
             digest: DigestStatus {
                 stats,
