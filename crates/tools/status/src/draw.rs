@@ -90,6 +90,7 @@ fn activity(status: &Value) -> Vec<String> {
     for (name, words) in [
         ("staging", staging::staged(status)),
         ("", staging::commits(status)),
+        ("", staging::commit_histogram(status)),
         ("", staging::checkpoints(status)),
         ("buffer", staging::buffer(status)),
     ] {

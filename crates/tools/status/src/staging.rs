@@ -1,7 +1,7 @@
 //! The first tier of a volume in words, and the staging area of one without NVM.
 
 use crate::fields::count;
-use crate::fields::{bytes, number, word};
+use crate::fields::{bytes, list, number, word};
 use serde_json::Value;
 use shale_sys::size;
 
@@ -89,6 +89,30 @@ pub fn commits(status: &Value) -> Option<String> {
     ))
 }
 
+/// Eighths of a character's height.
+const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+/// A volume without NVM: how many commits took how long, as bars behind the longest time of each, up to the last time that any has taken.
+pub fn commit_histogram(status: &Value) -> Option<String> {
+    let buckets: Vec<(u64, u64)> = list(&status["staged"]["commit_times"], "buckets")
+        .map(|bucket| (number(bucket, "to_us"), number(bucket, "commits")))
+        .collect();
+    let last = buckets.iter().rposition(|&(_, commits)| commits > 0)?;
+    let most = buckets.iter().map(|&(_, commits)| commits).max()?;
+    let bar = |commits: u64| match commits {
+        0 => ' ',
+        // The highest bar is the most; what there was at all is seen.
+        _ => BARS[((commits as f64 / most as f64 * 8.0).ceil() as usize).clamp(1, 8) - 1],
+    };
+    let bars = buckets[..=last]
+        .iter()
+        .map(|&(to_us, commits)| format!("{} {}", time(to_us), bar(commits)));
+    Some(format!(
+        "commits to {}",
+        bars.collect::<Vec<_>>().join("  ")
+    ))
+}
+
 /// A volume without NVM: its checkpoints.
 pub fn checkpoints(status: &Value) -> Option<String> {
     let staged = status["staged"].as_object().map(|_| &status["staged"])?;
@@ -160,6 +184,15 @@ mod tests {
         assert_eq!(
             checkpoints(&status).unwrap(),
             "2 checkpoints of 400 KiB, the last one 7 s ago (40 KiB in 3 ms); 20 KiB changed since"
+        );
+        assert_eq!(commit_histogram(&status), None, "an older daemon");
+        let bucket = |to_us: u64, commits: u64| json!({"to_us": to_us, "commits": commits});
+        let buckets = [(50, 0), (100, 800), (200, 90), (10_000, 1), (50_000, 0)];
+        let buckets = buckets.map(|(to_us, commits)| bucket(to_us, commits));
+        status["staged"]["commit_times"]["buckets"] = Value::from(buckets.to_vec());
+        assert_eq!(
+            commit_histogram(&status).unwrap(),
+            "commits to 50 µs    100 µs █  200 µs ▁  10 ms ▁"
         );
         status["staged"]["unhardened_bytes"] = 0.into();
         assert!(staged(&status).unwrap().ends_with("lose nothing now"));
