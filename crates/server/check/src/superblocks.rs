@@ -102,8 +102,19 @@ fn compare(a: &Superblock, b: &Superblock, findings: &mut Findings) {
             version::POSIX_ACLS,
             version::SYNC_FLAGS,
         ];
+        // A mount was about to change what its volume file says for the next one.
+        let settings = |sb: &Superblock| (sb.durability, sb.log_bytes);
+        let is_tuned = settings(older) != settings(newer);
+        let mut tuned = *older;
+        tuned.durability = newer.durability;
+        tuned.log_bytes = newer.log_bytes;
+        tuned.generation += 1;
         let (severity, what) = match begun.into_iter().any(begins) {
             true => (Severity::Info, "a feature was about to come into use"),
+            false if is_tuned && tuned.encode() == newer.encode() => (
+                Severity::Info,
+                "policy and size of logs were about to change",
+            ),
             false => (Severity::Warning, "superblock older than the other copy"),
         };
         findings.note(severity, object, Some(block), what, (new, old));

@@ -19,7 +19,7 @@ pub struct DaemonConfig {
     pub volume_path: Option<PathBuf>,
     /// Threads that digest; 0: one per processor.
     pub digest_threads: usize,
-    /// Percentage of a log at which its digest begins.
+    /// Percentage of a log at which its digest begins, unless the volume file says.
     pub digest_at_percent: u32,
     /// The same of the log in memory of a buffered client, which is its write buffer.
     pub write_back_at_percent: u32,
@@ -45,6 +45,8 @@ pub struct DaemonConfig {
     pub connection_continues: bool,
     /// Without devices below NVM that are not there: what they hold cannot be read.
     pub degraded: bool,
+    /// The volume's media are to be changed first as its file says for the next mount.
+    pub is_next_mount: bool,
     /// Process that starts this one again; only shown.
     pub supervisor_pid: Option<u32>,
     /// How the NVM tier is mapped (recorder, timing model).
@@ -96,6 +98,11 @@ pub struct FixedLogs {
 /// How the log of a slot is mapped.
 pub type LogMap = Arc<dyn Fn(u32) -> MapOptions + Send + Sync>;
 
+/// Percentage of a log at which its digest begins, if nothing is said.
+pub const DIGEST_AT_PERCENT: u32 = 30;
+/// The same of a write buffer.
+pub const WRITE_BACK_AT_PERCENT: u32 = 70;
+
 /// About 100 bytes each.
 const LEASES_MAX: usize = 1 << 16;
 
@@ -109,8 +116,8 @@ impl DaemonConfig {
             volume,
             volume_path: None,
             digest_threads: 0,
-            digest_at_percent: 30,
-            write_back_at_percent: 70,
+            digest_at_percent: DIGEST_AT_PERCENT,
+            write_back_at_percent: WRITE_BACK_AT_PERCENT,
             direct_placement_min_bytes: DIRECT_PLACEMENT_MIN_BYTES,
             places_large_runs_below: true,
             speed: Speed::default(),
@@ -120,6 +127,7 @@ impl DaemonConfig {
             connection: None,
             connection_continues: false,
             degraded: false,
+            is_next_mount: false,
             supervisor_pid: None,
             map,
             mapped: None,
@@ -127,6 +135,22 @@ impl DaemonConfig {
             log_map: Arc::new(move |_| log.clone()),
             fixed_logs: None,
         }
+    }
+
+    /// With the volume as this mount has made it.
+    pub(crate) fn changed_by_mount(mut self) -> Self {
+        if self.is_next_mount {
+            self.volume = self.volume.with_next_mount();
+        }
+        self
+    }
+
+    /// Percentages of a log at which its digest begins, as a volume file has them: of one whose records are durable, and of a
+    /// write buffer.
+    pub(crate) fn digest_percents(&self, file: &VolumeFile) -> (u32, u32) {
+        let durable = file.digest_at_percent.unwrap_or(self.digest_at_percent);
+        let buffer = file.write_back_at_percent;
+        (durable, buffer.unwrap_or(self.write_back_at_percent))
     }
 
     pub(crate) fn threads(&self) -> usize {

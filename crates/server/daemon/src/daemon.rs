@@ -27,12 +27,12 @@ use shale_format::log::RING_AT;
 use shale_format::{Durability, Ino, TierId};
 use shale_nvm::Map;
 use shale_oplog::Recent;
-use shale_pool::PoolError;
 use shale_pool::buffer_dir::{make_private_dir, remove_if_empty};
 use shale_pool::host_space::{self, HostSpace};
 use shale_pool::nvm_dir::NvmLock;
 use shale_pool::staged;
 use shale_pool::volume_file::DeviceFile;
+use shale_pool::{PoolError, VolumeFile};
 use shale_proto::open_name::TokenOwner;
 use shale_proto::shared_pages::state;
 use shale_proto::{Handler, SocketPeer};
@@ -76,6 +76,8 @@ impl Daemon {
     pub fn start(config: DaemonConfig, clock: Arc<dyn Clock>) -> Result<Arc<Daemon>> {
         let barrier = Barrier::register()?;
         let (lock, opened) = Opened::new(&config, &*clock, barrier)?;
+        let changed = config.is_next_mount && config.volume.next_mount.is_some();
+        let config = config.changed_by_mount();
         let services = Arc::new(Services::new(config, clock, barrier, opened));
         let daemon = Arc::new(Daemon {
             services,
@@ -88,6 +90,12 @@ impl Daemon {
             // From here on what recovery brought into the memory tier survives a power cut, and the memory tier counts.
             daemon.services.digests.checkpoint(false)?;
             staged::finish_restore(&daemon.services.nvm_dir)?;
+        }
+        if let (true, Some(path)) = (changed, &daemon.services.config.volume_path)
+            && let Err(error) = VolumeFile::forget_next_mount(path)
+        {
+            // What it says for the next mount is how the volume is: the next one writes it.
+            tracing::warn!("{error}");
         }
         daemon.start_threads()?;
         Ok(daemon)
@@ -401,6 +409,18 @@ impl Daemon {
     pub fn remove_device(&self, device: &Path) -> Result<()> {
         self.services.devices.remove(device)?;
         self.checkpoint()
+    }
+
+    /// Goes on as a volume file says that has changed, as far as a daemon can.
+    pub fn use_file(&self, file: &VolumeFile) {
+        let services = &self.services;
+        services
+            .tiering
+            .set_migrate_percent(file.migrate_at_percent);
+        let percents = services.config.digest_percents(file);
+        services.digests.set_digest_percents(percents);
+        services.attach.use_file(file);
+        services.devices.use_spare(file);
     }
 
     /// How fast migration may be.

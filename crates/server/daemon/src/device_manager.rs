@@ -364,6 +364,22 @@ impl DeviceManager {
         Ok(())
     }
 
+    /// Keeps as much of each device out of use as the volume file says now. What is not there is left out.
+    pub(crate) fn use_spare(&self, file: &VolumeFile) {
+        for device in file.ssd.iter().chain(&file.hdd) {
+            let found = self.find_device(&device.path);
+            let done = found.and_then(|found| match found.info.is_absent() {
+                true => Ok(()),
+                false => Ok(self
+                    .volume
+                    .set_spare(found.tier, found.at, device.spare())?),
+            });
+            if let Err(error) = done {
+                tracing::debug!("over-provisioning: {error}");
+            }
+        }
+    }
+
     /// See [`crate::Daemon::evacuate_device`].
     pub(crate) fn evacuate(&self, path: &Path) -> Result<u64> {
         let mut looks = 0;

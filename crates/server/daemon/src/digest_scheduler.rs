@@ -42,7 +42,7 @@ use shale_sys::{Clock, failpoints, mutants};
 use shale_volume::{Volume, VolumeError};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How often logs are looked at whose clients forgot to ring.
@@ -84,15 +84,34 @@ pub(crate) struct Parts {
 /// Has logs digested, and what follows from each chunk done.
 pub(crate) struct DigestScheduler {
     parts: Parts,
+    /// As [`Parts::digest_at_percent`] has it at first.
+    digest_at_percent: [AtomicU32; 2],
     totals: Totals,
 }
 
 impl DigestScheduler {
     pub(crate) fn new(parts: Parts) -> Self {
+        let (durable, buffer) = parts.digest_at_percent;
         Self {
             parts,
+            digest_at_percent: [durable, buffer].map(AtomicU32::new),
             totals: Totals::default(),
         }
+    }
+
+    /// Percentages of a log at which its digest begins: of one whose records are durable, and of a write buffer.
+    pub(crate) fn digest_percents(&self) -> (u32, u32) {
+        let [durable, buffer] = &self.digest_at_percent;
+        (
+            durable.load(Ordering::Relaxed),
+            buffer.load(Ordering::Relaxed),
+        )
+    }
+
+    /// Has digests begin at other percentages.
+    pub(crate) fn set_digest_percents(&self, (durable, buffer): (u32, u32)) {
+        self.digest_at_percent[0].store(durable, Ordering::Relaxed);
+        self.digest_at_percent[1].store(buffer, Ordering::Relaxed);
     }
 
     /// The leases that it asks about.
@@ -159,7 +178,7 @@ impl DigestScheduler {
     /// Queues logs that are fuller than they should be, and whose clients forgot to ring.
     fn look(&self) {
         for client in self.parts.clients.snapshot() {
-            let (durable, buffer) = self.parts.digest_at_percent;
+            let (durable, buffer) = self.digest_percents();
             let percent = match client.nvm_log {
                 Some(_) => buffer,
                 None => durable,

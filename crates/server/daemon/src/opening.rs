@@ -8,14 +8,16 @@ use shale_clients::barrier::Barrier;
 use shale_coherence::readers::LocalReaders;
 use shale_digest::Digester;
 use shale_format::TxId;
+use shale_format::superblock::Superblock;
 use shale_nvm::Map;
 use shale_persist::staged::{DirtyPages, PAGE_BYTES, StagedArea};
 use shale_pool::device_assembly::{self, Expected};
 use shale_pool::labels;
 use shale_pool::nvm_dir::{self, NvmLock, open_nvm};
 use shale_pool::staged;
+use shale_pool::volume_file::NextMount;
 use shale_recovery::recover::{Recovered, Recovery, RecoveryReport};
-use shale_sys::Clock;
+use shale_sys::{Clock, failpoints};
 use shale_volume::{View, Volume};
 use std::sync::Arc;
 
@@ -109,6 +111,10 @@ impl Opened {
         let starts = labels::check(dir, &uuid, segments)?;
         let superblock = *View::open_head(map.clone())?.0.superblock();
         config.volume.check_superblock(&superblock)?;
+        let superblock = match &config.volume.next_mount {
+            Some(next) if config.is_next_mount => change_media(&map, next)?,
+            _ => superblock,
+        };
         let (volume, starts, area) = match &config.lower {
             Some(devices) => {
                 let volume = Volume::open_with(map.clone(), devices)?;
@@ -161,6 +167,22 @@ impl Opened {
         };
         Ok((lock, opened))
     }
+}
+
+/// Changes the superblock as a volume file says for the next mount, and gives it.
+fn change_media(map: &Arc<Map>, next: &NextMount) -> Result<Superblock> {
+    Volume::replay(map.clone())?;
+    let superblock = *View::open_head(map.clone())?.0.superblock();
+    let policy = next.durability.as_deref().map(str::parse);
+    let policy = policy
+        .and_then(|policy| policy.ok())
+        .unwrap_or(superblock.policy());
+    let log_bytes = next.log_bytes.unwrap_or(superblock.log_bytes);
+    if (policy, log_bytes) != (superblock.policy(), superblock.log_bytes) {
+        Volume::open(map.clone())?.set_policy_and_log(policy, log_bytes)?;
+        failpoints::reach("next-mount-changed");
+    }
+    Ok(*View::open_head(map.clone())?.0.superblock())
 }
 
 /// Opens and recovers a volume as [`Daemon::start`] does, and serves nobody.

@@ -208,7 +208,7 @@ impl Base {
                 tiering,
                 credits: self.credits.clone(),
                 accounts: self.accounts.clone(),
-                digest_at_percent: (config.digest_at_percent, config.write_back_at_percent),
+                digest_at_percent: config.digest_percents(&config.volume),
                 staged: self.staged.clone(),
                 clock: self.clock.clone(),
             })
@@ -391,8 +391,7 @@ impl Services {
 
 fn attach_settings(config: &DaemonConfig, staged: Option<&Staged>) -> attach::Settings {
     attach::Settings {
-        trusted_uids: config.volume.trusted_uids.clone(),
-        client_log_bytes: config.volume.client_log_bytes,
+        of_new_clients: (&config.volume).into(),
         buffer_dir: (!config.volume.is_staged()).then(|| config.volume.buffer_dir()),
         staged_ring_bytes_max: staged.map(|staged| staged.hardener.ring_bytes_max()),
         log_map: config.log_map.clone(),

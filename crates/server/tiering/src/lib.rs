@@ -67,4 +67,4 @@ pub use service::{
     DIRECT_PLACEMENT_MIN_BYTES, DirectWriteGuard, LogDigester, MoverGuard, Parts, Settings, Span,
     Tiering, Unsent, tier_name,
 };
-pub use service::{DeviceUsage, MIGRATE_AT_PERCENT, PinReport};
+pub use service::{DeviceUsage, MIGRATE_AT_PERCENT, MIGRATE_STAGED_AT_PERCENT, PinReport};

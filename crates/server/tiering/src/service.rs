@@ -45,7 +45,7 @@ use shale_format::TierId;
 use shale_sys::Clock;
 use shale_volume::Volume;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -54,6 +54,8 @@ pub const MIGRATE_AT_PERCENT: u32 = 95;
 /// The same of a memory tier that is staged, for data: what is freed there has to wait for a checkpoint, so space for what comes next
 /// is made before anybody needs it. Structure moves only above what migration leaves elsewhere, 90%.
 pub const MIGRATE_STAGED_AT_PERCENT: u32 = 50;
+/// No percentage is asked for.
+const USUAL: u32 = u32::MAX;
 /// Percentage points below the mark at which it ends.
 const DOWN_PERCENT: u32 = 5;
 
@@ -118,6 +120,8 @@ pub struct Tiering {
     /// Gone once the daemon is.
     logs: Weak<dyn LogDigester>,
     settings: Settings,
+    /// Percentage of NVM at which migration begins; [`USUAL`]: the usual one.
+    migrate_at_percent: AtomicU32,
     /// Blocks that could not be read.
     pub bad_blocks: BadBlocks,
     mover_lock: Mutex<()>,
@@ -153,6 +157,7 @@ impl Tiering {
             space: parts.space,
             accounts: parts.accounts,
             logs: parts.logs,
+            migrate_at_percent: AtomicU32::new(parts.settings.migrate_at_percent.unwrap_or(USUAL)),
             settings: parts.settings,
             bad_blocks: BadBlocks::default(),
             mover_lock: Mutex::default(),
@@ -228,17 +233,30 @@ impl Tiering {
 
     /// Percentage of NVM at which migration begins.
     pub fn migrate_percent(&self) -> u32 {
-        let asked = self.settings.migrate_at_percent;
-        asked.unwrap_or(match self.settings.is_staged {
-            true => MIGRATE_STAGED_AT_PERCENT,
-            false => MIGRATE_AT_PERCENT,
-        })
+        self.asked_percent()
+            .unwrap_or(match self.settings.is_staged {
+                true => MIGRATE_STAGED_AT_PERCENT,
+                false => MIGRATE_AT_PERCENT,
+            })
     }
 
     /// Percentage at which it takes structure, too, where there is no data to move; it ends [`DOWN_PERCENT`] below.
     fn structure_percent(&self) -> u32 {
-        let asked = self.settings.migrate_at_percent;
-        asked.unwrap_or(MIGRATE_AT_PERCENT)
+        self.asked_percent().unwrap_or(MIGRATE_AT_PERCENT)
+    }
+
+    fn asked_percent(&self) -> Option<u32> {
+        match self.migrate_at_percent.load(Ordering::Relaxed) {
+            USUAL => None,
+            percent => Some(percent),
+        }
+    }
+
+    /// Has migration begin at another percentage of NVM, at the usual one if none is given.
+    pub fn set_migrate_percent(&self, percent: Option<u32>) {
+        let percent = percent.unwrap_or(USUAL);
+        self.migrate_at_percent.store(percent, Ordering::Relaxed);
+        self.wake();
     }
 
     /// Blocks of NVM in use, and `percent` of what files can have.

@@ -24,7 +24,7 @@ use shale_format::version::{
     Access, DIRECTORIES_BELOW, EXTENTS_BELOW, INODE_FLAGS, INODES_BELOW, POSIX_ACLS, SYNC_FLAGS,
     ZONES_START,
 };
-use shale_format::{BlockAddr, FileBlock, Ino, TierId, TxId};
+use shale_format::{BlockAddr, Durability, FileBlock, Ino, TierId, TxId};
 use shale_nvm::Map;
 use shale_sys::mutants;
 use std::ops::ControlFlow;
@@ -308,6 +308,20 @@ impl Volume {
             true => Ok(()),
             false => self.use_feature(POSIX_ACLS),
         }
+    }
+
+    /// Writes another durability policy and another size of logs into both superblocks, one after the other, each through the
+    /// journal. Who has this volume open goes on as before: it is opened again for that.
+    ///
+    /// # Errors
+    /// A commit fails.
+    pub fn set_policy_and_log(&self, policy: Durability, log_bytes: u64) -> Result<()> {
+        let mut newest = *View::open_head(Arc::clone(self.view.map()))?.0.superblock();
+        self.write_superblocks(&newest)?;
+        newest.durability = policy as u8;
+        newest.log_bytes = log_bytes;
+        newest.generation += 1;
+        self.write_superblocks(&newest)
     }
 
     fn use_feature(&self, feature: u64) -> Result<()> {

@@ -20,7 +20,7 @@ mod service;
 use boot::{man_pages, mount_helper};
 use commands::{
     bench, completions, device, df, digest, fsck, limit, log, migrate, mkfs, mount, pin, placement,
-    rescue, run, scrub, status, sync, top, umount,
+    rescue, run, scrub, status, sync, top, tune, umount,
 };
 use mounts::mount_options;
 use rescue::{import, report, scan};
@@ -81,6 +81,8 @@ enum Verb {
     Pin(pin::Args),
     /// Show, add, empty and remove devices of the lower tiers
     Device(device::Args),
+    /// Show settings of a volume, and change those that may change
+    Tune(tune::Args),
     /// Show or say how fast clients may write
     Limit(limit::Args),
     /// Show on which tiers, in which zones, a file lies
@@ -126,6 +128,7 @@ impl Verb {
             Verb::Migrate(args) => ("migrate", migrate::run(&args)),
             Verb::Pin(args) => ("pin", pin::run(&args)),
             Verb::Device(args) => ("device", device::run(&args)),
+            Verb::Tune(args) => ("tune", tune::run(&args)),
             Verb::Limit(args) => ("limit", limit::run(&args)),
             Verb::Where(args) => ("where", placement::run(&args)),
             Verb::Fsck(args) => ("fsck", fsck::run(&args)),

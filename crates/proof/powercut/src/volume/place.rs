@@ -122,6 +122,9 @@ impl Place {
             nvm: vec![NvmEntry::new(self.nvm_dir(), NVM_BYTES_MIN)],
             // NVM is full from the first block on, so new data is placed directly on a lower tier.
             migrate_at_percent: Some(0),
+            digest_at_percent: None,
+            write_back_at_percent: None,
+            next_mount: None,
             trusted_uids: Vec::new(),
             ssd: vec![],
             hdd: vec![],

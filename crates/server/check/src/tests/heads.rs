@@ -2,7 +2,7 @@
 
 use super::sample::*;
 use super::{Damage, assert_clean, damage, each_is_found};
-use crate::{CheckOptions, check};
+use crate::{CheckOptions, Severity, check};
 use shale_format::checksum::crc32c;
 use shale_format::journal::JournalHeader;
 use shale_format::superblock::{LOG_TABLE_BLOCKS, ROOT_BLOCK};
@@ -127,6 +127,27 @@ fn without_a_superblock_nothing_more_is_checked() {
     );
     let tiny = Arc::new(Map::anonymous(4096).unwrap());
     assert!(!check(tiny, &[], &CheckOptions::default(), &mut |_| ()).clean());
+}
+
+/// A mount that changes the policy was cut short between both copies.
+#[test]
+fn a_change_of_policy_that_was_cut_short_is_no_damage() {
+    let s = Sample::new();
+    for block in [0, last(&s)] {
+        s.edit_super(block, |sb| (sb.durability, sb.generation) = (2, 2));
+        let report = s.check();
+        assert_clean(&report);
+        let found = report
+            .findings
+            .iter()
+            .find(|f| f.what.starts_with("policy"));
+        assert_eq!(found.unwrap().severity, Severity::Info, "{report}");
+        s.put_back();
+    }
+    s.edit_super(0, |sb| {
+        (sb.durability, sb.owner_uid, sb.generation) = (2, 5, 2)
+    });
+    assert!(!s.check().clean(), "more than that has changed");
 }
 
 /// A volume in which the last batch is in the journal and not in place.

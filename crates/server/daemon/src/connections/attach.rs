@@ -12,7 +12,7 @@ use crate::digest_scheduler::DigestScheduler;
 use crate::error::{DaemonError, Result};
 use crate::tiering::Tiering;
 use crate::tiering_host::Attached;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use shale_clients::client::{self, Client, Transport};
 use shale_clients::clients::Clients;
 use shale_clients::credentials::Credentials;
@@ -22,9 +22,10 @@ use shale_coherence::digest_stop::DigestStop;
 use shale_coherence::lease_manager::LeaseManager;
 use shale_format::limits::{BLOCK_BYTES, LOG_BYTES_MAX, LOG_BYTES_MIN, LOG_SLOTS};
 use shale_format::log::{LOG_MAGIC, LogHeader, LogSlot, RING_AT, file_name, slot_state};
-use shale_format::{Durability, LogPos};
+use shale_format::{Buffering, Durability, LogPos};
 use shale_nvm::{Access, Map, MapOptions, Path as CountPath, Piece};
 use shale_oplog::{Log, LogReader};
+use shale_pool::VolumeFile;
 use shale_pool::buffer_dir::make_private_dir;
 use shale_pool::nvm_dir::remove;
 use shale_pool::random::random;
@@ -79,12 +80,31 @@ impl Requester {
 /// Why a process may not become a client: errno and sentence.
 pub(crate) type Refusal = (i32, String);
 
-/// What the volume file and the daemon's configuration say of clients and their logs.
-pub(crate) struct Settings {
+/// What the volume file says of clients that come from now on.
+#[derive(Clone, Debug)]
+pub(crate) struct OfNewClients {
     /// Users who may map the volume besides its owner and root.
     pub(crate) trusted_uids: Vec<u32>,
     /// Bytes of the logs of other processes, if the volume file says.
     pub(crate) client_log_bytes: Option<u64>,
+    /// Which whole blocks buffered clients write to memory first.
+    pub(crate) buffering: Buffering,
+}
+
+impl From<&VolumeFile> for OfNewClients {
+    fn from(file: &VolumeFile) -> Self {
+        Self {
+            trusted_uids: file.trusted_uids.clone(),
+            client_log_bytes: file.client_log_bytes,
+            buffering: file.buffering(),
+        }
+    }
+}
+
+/// What the volume file and the daemon's configuration say of clients and their logs.
+pub(crate) struct Settings {
+    /// What may change while the volume is served.
+    pub(crate) of_new_clients: OfNewClients,
     /// Directory in memory of the logs of buffered clients; `None`: logs lie in memory in any case, and are staged.
     pub(crate) buffer_dir: Option<PathBuf>,
     /// Where logs lie in memory and are staged: most bytes of a ring, of which a batch takes any transaction.
@@ -117,6 +137,7 @@ pub(crate) struct Parts {
 pub(crate) struct AttachService {
     parts: Parts,
     settings: Settings,
+    of_new_clients: RwLock<OfNewClients>,
     /// A log file that is there for the next client, in the directory of the memory tier.
     pub(crate) spare: LogPool,
     /// The same in memory, for buffered clients.
@@ -131,12 +152,23 @@ impl AttachService {
     pub(crate) fn new(parts: Parts, settings: Settings) -> Self {
         Self {
             parts,
+            of_new_clients: RwLock::new(settings.of_new_clients.clone()),
             settings,
             spare: LogPool::default(),
             spare_in_memory: LogPool::default(),
             table: Mutex::default(),
             down: AtomicBool::new(false),
         }
+    }
+
+    /// Treats clients that come from now on as the volume file says now.
+    pub(crate) fn use_file(&self, file: &VolumeFile) {
+        *self.of_new_clients.write() = file.into();
+    }
+
+    /// Which whole blocks a buffered client that comes now writes to memory first.
+    pub(crate) fn buffering(&self) -> Buffering {
+        self.of_new_clients.read().buffering
     }
 
     /// Refuses clients of other processes from now on, for good: one that is attaching is a client when this returns, or
@@ -155,7 +187,7 @@ impl AttachService {
     pub(crate) fn may_attach(&self, requester: &Requester) -> std::result::Result<(), Refusal> {
         let owner = self.parts.volume.superblock().owner_uid;
         let uid = requester.person.uid;
-        let trusted = || self.settings.trusted_uids.contains(&uid);
+        let trusted = || self.of_new_clients.read().trusted_uids.contains(&uid);
         if requester.transport == Transport::InProcess
             || requester.person.is_root()
             || uid == owner
@@ -318,7 +350,7 @@ impl AttachService {
     /// writes into it: so there is a limit.
     pub(crate) fn client_ring_bytes(&self, log_bytes: u64) -> u64 {
         let mount = self.parts.volume.superblock().log_bytes;
-        let usual = self.settings.client_log_bytes.unwrap_or(mount);
+        let usual = self.of_new_clients.read().client_log_bytes.unwrap_or(mount);
         match log_bytes {
             0 => self.ring(usual),
             n => self.ring(n.min(mount.max(usual))),
@@ -636,6 +668,14 @@ mod tests {
                 errno: libc::EACCES,
                 ..
             }
+        ));
+        let mut file = daemon.services().config.volume.clone();
+        file.trusted_uids = vec![1001];
+        daemon.use_file(&file);
+        assert!(matches!(ask(1001, PROTO_VERSION).0, Reply::Attached(_)));
+        assert!(matches!(
+            ask(TRUSTED, PROTO_VERSION).0,
+            Reply::Refused { .. }
         ));
         let (attached, _) = ask(0, PROTO_VERSION + 1);
         assert!(matches!(

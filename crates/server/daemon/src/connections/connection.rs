@@ -233,7 +233,7 @@ impl Connection {
             may_steal: client.may_steal,
             durability: client.policy as u8,
             buffered: client.nvm_log.is_some(),
-            buffering: self.services.config.volume.buffering() as u8,
+            buffering: self.services.attach.buffering() as u8,
             staged: self.services.is_staged(),
             nvm_model: self
                 .services

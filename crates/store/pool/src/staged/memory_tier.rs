@@ -220,7 +220,8 @@ fn mark(dir: &Path) -> Result<()> {
 /// Whether the memory tier and the log of the mount fit into shared memory, and into memory. What is in the directory is going to go.
 fn check_space(file: &VolumeFile) -> Result<()> {
     let dir = file.nvm_dir();
-    let need = file.nvm_bytes() + log_file_bytes(file.log_bytes);
+    let log_bytes = file.clone().with_next_mount().log_bytes;
+    let need = file.nvm_bytes() + log_file_bytes(log_bytes);
     let (host, taken) = (HostSpace::of(dir)?, taken_bytes(dir)?);
     let memory = free_memory().filter(|_| host.is_memory);
     let free = memory.map_or(host.free_bytes, |free| free.min(host.free_bytes));
@@ -233,7 +234,7 @@ fn check_space(file: &VolumeFile) -> Result<()> {
             "{} ({} of the memory tier, {} for the log of the mount)",
             shown(need),
             shown(file.nvm_bytes()),
-            shown(log_file_bytes(file.log_bytes))
+            shown(log_file_bytes(log_bytes))
         ),
         shown(free),
     );

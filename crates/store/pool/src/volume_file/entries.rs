@@ -58,6 +58,19 @@ pub struct StagedEntry {
     pub staging_bytes: u64,
 }
 
+/// What is on the media and cannot change while a volume is mounted: the next mount writes it there, and then the file
+/// without this.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NextMount {
+    /// Name of a durability policy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub durability: Option<String>,
+    /// Bytes of the update log of the mount.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log_bytes: Option<u64>,
+}
+
 /// A device of a lower tier.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

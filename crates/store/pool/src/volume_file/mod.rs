@@ -4,10 +4,12 @@
 //! checked against the superblock, which decides. A directory that is not absolute
 //! is taken from the place of the file, so that a volume can be moved as a whole.
 
+pub mod arguments;
+mod changed_text;
 mod entries;
 
 pub use entries::{
-    DeviceFile, NvmEntry, OVERPROVISION_PERCENT_MAX, STAGING_BYTES_MIN, StagedEntry,
+    DeviceFile, NextMount, NvmEntry, OVERPROVISION_PERCENT_MAX, STAGING_BYTES_MIN, StagedEntry,
 };
 
 use crate::error::{PoolError, Result};
@@ -19,14 +21,22 @@ use shale_format::superblock::Superblock;
 use shale_format::{Buffering, Durability, TierId};
 use shale_nvm::Model;
 use std::io::Write;
+use std::ops::RangeInclusive;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 /// Newest format of the volume file that this program knows.
 pub const FORMAT: u32 = 1;
 
 /// Everybody may read a volume file, whatever the umask, and nobody but its owner may write it: it says whom the volume trusts.
 const FILE_MODE: u32 = 0o644;
+
+/// What percentage of a log can be the one at which its digest begins. A log that is full has its client wait.
+pub const DIGEST_PERCENT: RangeInclusive<u32> = 1..=90;
+
+/// One change at a time, of all volume files of this process: each begins with what the one before has written.
+static CHANGES: Mutex<()> = Mutex::new(());
 
 /// What the kernel takes for no user.
 const NOBODY: u32 = u32::MAX;
@@ -53,6 +63,12 @@ pub struct VolumeFile {
     /// Percentage of the NVM or memory tier at which cold data begins to move below; none: 95.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migrate_at_percent: Option<u32>,
+    /// Percentage of an update log at which its digest begins, of a client whose records are durable when a call returns; none: 30.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest_at_percent: Option<u32>,
+    /// The same of the log in memory of a buffered client of a volume with NVM, which is its write buffer; none: 70.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write_back_at_percent: Option<u32>,
     /// Users beside the owner and root whose processes may map the volume (DESIGN §25): they can read every
     /// byte of NVM and of the tiers below, whatever the modes of files say, and change only what POSIX lets them. Holds
     /// from the next mount on; none unless said.
@@ -65,6 +81,9 @@ pub struct VolumeFile {
     /// Which whole blocks buffered clients of a volume with NVM write to memory first, the name of a [`Buffering`]; none: `model`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub buffering: Option<String>,
+    /// What the next mount is to change on the media; none: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_mount: Option<NextMount>,
     /// What a volume without NVM has in its place; none: it has NVM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub staged: Option<StagedEntry>,
@@ -119,38 +138,64 @@ impl VolumeFile {
         let mut file: VolumeFile =
             toml::from_str(&text).map_err(|e| wrong("file", e.to_string().trim().to_owned()))?;
         let base = std::path::absolute(path).map_err(|e| PoolError::file(path, "resolve it", e))?;
-        if let Some(base) = base.parent() {
-            for entry in &mut file.nvm {
-                entry.dir = base.join(&entry.dir);
-            }
-            if let Some(staged) = &mut file.staged {
-                staged.memory_dir = base.join(&staged.memory_dir);
-                staged.device = base.join(&staged.device);
-            }
-            if let Some(dir) = &mut file.buffer_dir {
-                *dir = base.join(&dir);
-            }
-            for device in file.ssd.iter_mut().chain(&mut file.hdd) {
-                device.path = base.join(&device.path);
-            }
-        }
+        file.make_absolute(base.parent().unwrap_or(Path::new("/")));
         file.check().map_err(|(key, why)| wrong(&key, why))?;
         Ok(file)
     }
 
-    /// Changes a volume file as it stands there, directories that are not absolute included.
+    /// Has directories that are not absolute begin at `base`.
+    fn make_absolute(&mut self, base: &Path) {
+        for entry in &mut self.nvm {
+            entry.dir = base.join(&entry.dir);
+        }
+        if let Some(staged) = &mut self.staged {
+            staged.memory_dir = base.join(&staged.memory_dir);
+            staged.device = base.join(&staged.device);
+        }
+        if let Some(dir) = &mut self.buffer_dir {
+            *dir = base.join(&dir);
+        }
+        for device in self.ssd.iter_mut().chain(&mut self.hdd) {
+            device.path = base.join(&device.path);
+        }
+    }
+
+    /// Changes a volume file as it stands there, directories that are not absolute included. What does not change keeps its
+    /// place and its comments.
     ///
     /// # Errors
-    /// As [`VolumeFile::load`] and [`VolumeFile::save`].
+    /// As [`VolumeFile::load`] and [`VolumeFile::save`]; it would be one that cannot be loaded. Nothing has changed then.
     pub fn edit(path: &Path, change: impl FnOnce(&Path, &mut VolumeFile)) -> Result<()> {
+        let _one_at_a_time = CHANGES.lock().unwrap_or_else(|e| e.into_inner());
         Self::load(path)?;
         let text = std::fs::read_to_string(path)
             .map_err(|e| PoolError::file(path, "read the volume file", e))?;
         let mut file: VolumeFile = toml::from_str(&text)
             .map_err(|e| PoolError::file(path, "read it as TOML", std::io::Error::other(e)))?;
         let base = std::path::absolute(path).map_err(|e| PoolError::file(path, "resolve it", e))?;
-        change(base.parent().unwrap_or(Path::new("/")), &mut file);
-        file.save(path)
+        let base = base.parent().unwrap_or(Path::new("/"));
+        change(base, &mut file);
+        let mut checked = file.clone();
+        checked.make_absolute(base);
+        checked
+            .check()
+            .map_err(|(key, why)| PoolError::VolumeFile {
+                path: path.to_path_buf(),
+                key,
+                why,
+            })?;
+        let plain = file.text(path)?;
+        // Comments are worth less than what the file says.
+        let kept = changed_text::changed(&text, &plain);
+        let kept =
+            kept.filter(|kept| toml::from_str(kept).is_ok_and(|there: VolumeFile| there == file));
+        write_text(path, &kept.unwrap_or(plain))
+    }
+
+    /// The file as text without comments.
+    fn text(&self, path: &Path) -> Result<String> {
+        toml::to_string_pretty(self)
+            .map_err(|e| PoolError::file(path, "write it as TOML", std::io::Error::other(e)))
     }
 
     /// Names a device, and whatever else had its path no more.
@@ -189,31 +234,7 @@ impl VolumeFile {
     /// # Errors
     /// The directory cannot be written.
     pub fn save(&self, path: &Path) -> Result<()> {
-        let failed = |tried: &str, e: std::io::Error| PoolError::file(path, tried, e);
-        let text = toml::to_string_pretty(self)
-            .map_err(|e| failed("write it as TOML", std::io::Error::other(e)))?;
-        let mut beside = path.as_os_str().to_owned();
-        beside.push(".new");
-        let beside = PathBuf::from(beside);
-        let mut options = std::fs::OpenOptions::new();
-        let options = options.write(true).create_new(true).mode(FILE_MODE);
-        // What a crash has left of an earlier time, or somebody's link.
-        let _ = std::fs::remove_file(&beside);
-        let written = options
-            .open(&beside)
-            .and_then(|mut f| {
-                f.write_all(text.as_bytes())?;
-                f.sync_all()
-            })
-            .and_then(|()| std::fs::rename(&beside, path))
-            .and_then(|()| match path.parent() {
-                Some(dir) if !dir.as_os_str().is_empty() => std::fs::File::open(dir)?.sync_all(),
-                _ => std::fs::File::open(".")?.sync_all(),
-            });
-        written.map_err(|e| {
-            let _ = std::fs::remove_file(&beside);
-            failed("write it", e)
-        })
+        write_text(path, &self.text(path)?)
     }
 
     /// What is wrong: key and mistake. Paths have been made absolute.
@@ -238,9 +259,14 @@ impl VolumeFile {
         if self.name.chars().any(char::is_control) {
             return wrong_key("name", "it has a control character: names go to terminals");
         }
+        let next = self.next_mount.clone().unwrap_or_default();
+        if let Some(Err(why)) = next.durability.map(|name| name.parse::<Durability>()) {
+            return wrong_key("next_mount.durability", why);
+        }
         let logs = [
             ("log_bytes", Some(self.log_bytes)),
             ("client_log_bytes", self.client_log_bytes),
+            ("next_mount.log_bytes", next.log_bytes),
         ];
         for (key, bytes) in logs {
             if let Some(bytes) = bytes.filter(|b| !(LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(b)) {
@@ -271,6 +297,15 @@ impl VolumeFile {
         {
             return wrong_key("migrate_at_percent", "expected 1 to 100");
         }
+        for (key, percent) in [
+            ("digest_at_percent", self.digest_at_percent),
+            ("write_back_at_percent", self.write_back_at_percent),
+        ] {
+            if percent.is_some_and(|p| !DIGEST_PERCENT.contains(&p)) {
+                let (least, most) = (DIGEST_PERCENT.start(), DIGEST_PERCENT.end());
+                return wrong_key(key, format!("expected {least} to {most}"));
+            }
+        }
         self.check_first_tier()
     }
 
@@ -296,6 +331,22 @@ impl VolumeFile {
                 "more than one entry; keep the one directory of the volume",
             ),
         }
+    }
+
+    /// The file as it is when the next mount has changed what it is to change.
+    pub fn with_next_mount(mut self) -> Self {
+        let next = self.next_mount.take().unwrap_or_default();
+        self.durability = next.durability.unwrap_or(self.durability);
+        self.log_bytes = next.log_bytes.unwrap_or(self.log_bytes);
+        self
+    }
+
+    /// Notes in a volume file that a mount has changed what it was to change.
+    ///
+    /// # Errors
+    /// As [`VolumeFile::edit`].
+    pub fn forget_next_mount(path: &Path) -> Result<()> {
+        Self::edit(path, |_, file| *file = file.clone().with_next_mount())
     }
 
     /// Whether it is a volume without NVM: with a memory tier, and a staging area on an SSD.
@@ -338,7 +389,7 @@ impl VolumeFile {
     /// Compares with the superblock found in the NVM directory.
     ///
     /// # Errors
-    /// Another volume lies there, or it has another durability policy: that of a volume cannot be changed, and one that
+    /// Another volume lies there, or it has another durability policy, which no `next_mount` says either: one that
     /// the file says and the volume does not have would be believed.
     pub fn check_superblock(&self, superblock: &Superblock) -> Result<()> {
         let wrong = |why| {
@@ -353,15 +404,44 @@ impl VolumeFile {
                 "volume {there} lies there, expected {wanted} ('{name}'): correct {key} in the volume file"
             ));
         }
-        let (made, said) = (superblock.policy().name(), &self.durability);
-        if made != said {
+        let (there, said) = (superblock.policy().name(), &self.durability);
+        // A mount that was cut short has changed the volume, and not yet the file.
+        let next = self.next_mount.as_ref();
+        let next = next.and_then(|next| next.durability.as_deref());
+        if there != said && Some(there) != next {
             return wrong(format!(
-                "the volume was made with durability '{made}', expected '{said}': correct durability in the volume file \
-                 (a program has another one by shale run --durability)"
+                "the volume has durability '{there}', expected '{said}': correct durability in the volume file, and change it by \
+                 shale tune (a program has another one by shale run --durability)"
             ));
         }
         Ok(())
     }
+}
+
+/// Writes a text beside a file first, then renames it over it, durably.
+fn write_text(path: &Path, text: &str) -> Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    let beside = PathBuf::from(beside);
+    let mut options = std::fs::OpenOptions::new();
+    let options = options.write(true).create_new(true).mode(FILE_MODE);
+    // What a crash has left of an earlier time, or somebody's link.
+    let _ = std::fs::remove_file(&beside);
+    let written = options
+        .open(&beside)
+        .and_then(|mut f| {
+            f.write_all(text.as_bytes())?;
+            f.sync_all()
+        })
+        .and_then(|()| std::fs::rename(&beside, path))
+        .and_then(|()| match path.parent() {
+            Some(dir) if !dir.as_os_str().is_empty() => std::fs::File::open(dir)?.sync_all(),
+            _ => std::fs::File::open(".")?.sync_all(),
+        });
+    written.map_err(|e| {
+        let _ = std::fs::remove_file(&beside);
+        PoolError::file(path, "write it", e)
+    })
 }
 
 /// Where shared memory is.

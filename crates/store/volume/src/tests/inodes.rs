@@ -28,6 +28,7 @@ fn numbers_that_are_held_are_granted_to_nobody() {
     assert!(volume.view().inode(held[0]).unwrap().is_some());
 }
 use crate::{VolumeError, Xattrs};
+use shale_format::Durability;
 use shale_format::log::LogSlot;
 use shale_format::superblock::Superblock;
 
@@ -56,7 +57,15 @@ fn a_superblock_that_a_power_cut_left_behind_is_brought_up_to_date() {
     let volume = Volume::create(map.clone(), &options()).unwrap();
     let old = *volume.superblock();
     volume.let_inodes_have_acls().unwrap();
+    volume
+        .set_policy_and_log(Durability::Ordered, 77 << 20)
+        .unwrap();
     drop(volume);
+    let now = *View::open(map.clone()).unwrap().0.superblock();
+    assert_eq!(
+        (now.policy(), now.log_bytes),
+        (Durability::Ordered, 77 << 20)
+    );
     for behind in old.copies() {
         map.store(BlockAddr::nvm(behind).byte() as usize, &old.encode());
         let volume = Volume::open(map.clone()).unwrap();

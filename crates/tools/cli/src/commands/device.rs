@@ -1,6 +1,5 @@
 //! `shale device`: the devices of the lower tiers of a volume that is mounted.
 
-use crate::commands::device_arguments::{known_model, parse_device};
 use crate::control::admin;
 use crate::control::ask;
 use crate::control::orders::{DeviceOrder, Order};
@@ -10,6 +9,7 @@ use crate::terminal::{Waiting, print_json, say};
 use shale_daemon::DeviceReport;
 use shale_format::TierId;
 use shale_pool::Divided;
+use shale_pool::volume_file::arguments::{known_model, parse_device};
 use shale_pool::volume_file::{DeviceFile, parse_uuid};
 use shale_status::fields::count;
 use shale_sys::size;

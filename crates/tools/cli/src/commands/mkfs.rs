@@ -1,13 +1,13 @@
 //! `shale mkfs`: makes a volume.
 
 use crate::commands::device::divided;
-use crate::commands::device_arguments::{known_model, known_nvm_model, parse_device};
 use crate::failure::{Failure, Result};
 use crate::terminal::{note, say};
 use nix::unistd::User;
 use shale_format::limits::{LOG_BYTES_MAX, LOG_BYTES_MIN};
 use shale_format::{Durability, TierId};
 use shale_persist::Domain;
+use shale_pool::volume_file::arguments::{known_model, known_nvm_model, parse_device, parse_nvm};
 use shale_pool::volume_file::{DeviceFile, NvmEntry};
 use shale_pool::{LowerTiers, Made, MakeOptions, StagedSizes, make_volume};
 use shale_sys::SystemClock;
@@ -110,16 +110,6 @@ pub struct Args {
     json: bool,
 }
 
-fn parse_nvm(text: &str) -> std::result::Result<NvmEntry, String> {
-    // A directory may have a colon in its name, a size has none.
-    match text.rsplit_once(':') {
-        Some((dir, bytes)) if !dir.is_empty() => Ok(NvmEntry::new(dir, size::parse(bytes)?)),
-        _ => Err(format!(
-            "'{text}' is not DIR:SIZE; write for example /mnt/pmem/shale:16G"
-        )),
-    }
-}
-
 fn parse_model(text: &str) -> std::result::Result<(TierId, String), String> {
     match text.split_once('=') {
         Some(("ssd", name)) => Ok((TierId::Ssd, known_model(name)?)),
@@ -131,7 +121,8 @@ fn parse_model(text: &str) -> std::result::Result<(TierId, String), String> {
     }
 }
 
-fn parse_user(text: &str) -> std::result::Result<u32, String> {
+/// The number of a user, by name or number.
+pub fn parse_user(text: &str) -> std::result::Result<u32, String> {
     let named = User::from_name(text).map_err(|e| format!("user '{text}': {e}"))?;
     let uid = match named {
         Some(user) => Some(user.uid.as_raw()),
@@ -407,15 +398,6 @@ fn print(args: &Args, made: &Made) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn nvm_arguments() {
-        let nvm = parse_nvm("/a:b:64M").unwrap();
-        assert_eq!(nvm, NvmEntry::new("/a:b", 64 << 20));
-        for text in ["/a", ":1G", "/a:", "/a:x"] {
-            assert!(parse_nvm(text).is_err(), "{text}");
-        }
-    }
 
     #[test]
     fn users_by_name_and_number() {

@@ -3,7 +3,6 @@
 pub mod bench;
 pub mod completions;
 pub mod device;
-pub mod device_arguments;
 pub mod df;
 pub mod digest;
 pub mod fsck;
@@ -20,4 +19,5 @@ pub mod scrub;
 pub mod status;
 pub mod sync;
 pub mod top;
+pub mod tune;
 pub mod umount;

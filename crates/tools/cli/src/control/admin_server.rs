@@ -4,6 +4,7 @@ use crate::control::orders::{DeviceOrder, Digested, Migrating, Order, SOCKET, Sc
 use crate::control::packet::{self, Start};
 use crate::failure::{Failure, Result};
 use crate::mounts::settings::{LIMITS_FILE, SPEED_FILE, save};
+use crate::mounts::state::StateDir;
 use crate::process;
 use rustix::net::{SocketFlags, accept_with};
 use serde::Serialize;
@@ -11,6 +12,7 @@ use shale_daemon::{Daemon, Limits, Status};
 use shale_format::TierId;
 use shale_proto::SocketPeer;
 use shale_sys::private;
+use shale_tune::{Change, Report};
 use std::convert::Infallible;
 use std::fmt::Display;
 use std::ops::ControlFlow;
@@ -113,6 +115,7 @@ fn obey(socket: &OwnedFd, daemon: &Daemon, state_dir: &Path) -> Result<()> {
             let done = change_device(&order, daemon);
             answer(socket, done.map(|()| daemon.devices()))
         }
+        Order::Tune(changes) => answer(socket, tune(&changes, daemon, state_dir)),
         Order::Where { ino, from } => answer(socket, daemon.where_is(ino, from)),
     }
 }
@@ -129,6 +132,20 @@ fn answer<T: Serialize, E: Display>(
 fn was_kept<T>(kept: std::io::Result<()>, set: T) -> std::result::Result<T, String> {
     kept.map(|()| set)
         .map_err(|e| format!("set, but not kept: {e}"))
+}
+
+fn tune(
+    changes: &[Change],
+    daemon: &Daemon,
+    state_dir: &Path,
+) -> std::result::Result<Report, String> {
+    let dir = StateDir::load(state_dir.to_owned()).ok_or("the state of the mount is gone")?;
+    let (report, now) = shale_tune::change_mounted(daemon, &dir.state.volume, changes)?;
+    let kept = save(state_dir, SPEED_FILE, &now.speed);
+    was_kept(
+        kept.and_then(|()| save(state_dir, LIMITS_FILE, &now.limits)),
+        report,
+    )
 }
 
 fn change_device(order: &DeviceOrder, daemon: &Daemon) -> shale_daemon::Result<()> {

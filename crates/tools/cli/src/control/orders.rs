@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use shale_daemon::scrub::Damage;
 use shale_daemon::{MigrateProgress, ScrubProgress, ScrubReport, Whose};
 use shale_pool::volume_file::DeviceFile;
+use shale_tune::Change;
 use std::path::PathBuf;
 
 /// The socket, beside the state of the mount.
@@ -54,6 +55,8 @@ pub enum Order {
     Devices,
     /// Change one of them. Answered by all of them as they are then.
     Device(DeviceOrder),
+    /// Change settings, or none of them. Answered by all of them as they are then.
+    Tune(Vec<Change>),
     /// Verify all checksums. Answered by [`Scrubbing`], again and again.
     Scrub,
 }

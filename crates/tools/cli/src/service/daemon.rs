@@ -203,6 +203,7 @@ fn open(start: &Start, continues: bool, clock: &Arc<dyn Clock>) -> Result<Arc<Da
         connection: (!start.flush_logs).then_some(start.connection),
         connection_continues: continues,
         degraded: start.degraded,
+        is_next_mount: !continues && !start.flush_logs,
         supervisor_pid: rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get() as u32),
         speed: load(&start.state_dir, SPEED_FILE),
         ..DaemonConfig::new(file)

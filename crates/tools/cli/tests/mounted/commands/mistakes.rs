@@ -645,7 +645,7 @@ fn damage_names_fsck_and_a_policy_that_is_not_there_is_an_error() {
     let parts = ["VOLUME.toml", "durability", "'lazy'", "'strict'"];
     expect(&shale(&["mount", v.file(), v.place()]).failed(1), &parts);
     fs::write(v.file(), text.replace("\"strict\"", "\"buffered\"")).unwrap();
-    let parts = ["made with durability 'strict'", "'buffered'", "volume file"];
+    let parts = ["has durability 'strict'", "'buffered'", "volume file"];
     expect(&shale(&["mount", v.file(), v.place()]).failed(1), &parts);
     let renamed = text.replace("name = \"VOLUME\"", "name = \"\\u001b[31mred\"");
     assert_ne!(renamed, text);

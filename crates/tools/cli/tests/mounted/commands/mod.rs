@@ -11,5 +11,6 @@ mod options;
 mod ordered;
 mod reported;
 mod run;
+mod tune;
 mod watch;
 mod without_nvm;

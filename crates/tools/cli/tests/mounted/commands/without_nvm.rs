@@ -50,15 +50,15 @@ fn a_volume_without_nvm_is_made_and_checked() {
 }
 
 /// A volume on one SSD, with a mount point. What is left of it goes when it is dropped.
-struct Ssd {
+pub struct Ssd {
     dir: tempfile::TempDir,
-    file: String,
-    place: String,
+    pub file: String,
+    pub place: String,
     memory_dir: PathBuf,
 }
 
 impl Ssd {
-    fn new(durability: &str) -> Self {
+    pub fn new(durability: &str) -> Self {
         let dir = tempfile::tempdir_in("/var/tmp").unwrap();
         let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
         let (file, place) = (at("V.toml"), at("m"));
@@ -87,7 +87,7 @@ impl Ssd {
         shale(&["mount", &self.file, &self.place]).ok();
     }
 
-    fn status(&self) -> Value {
+    pub fn status(&self) -> Value {
         serde_json::from_str(&shale(&["status", &self.place, "--json"]).ok()).unwrap()
     }
 

@@ -1,12 +1,29 @@
-//! Devices as they are given to `shale mkfs` and `shale device add`.
+//! Media as they are given to commands: in one word.
 
+use super::{DeviceFile, NvmEntry, OVERPROVISION_PERCENT_MAX};
+use crate::device_kind::DeviceKind;
 use shale_block::BlockModel;
 use shale_nvm::Model;
-use shale_pool::DeviceKind;
-use shale_pool::volume_file::{DeviceFile, OVERPROVISION_PERCENT_MAX};
 use shale_sys::size;
 
+/// DIR:SIZE.
+///
+/// # Errors
+/// It is not that; the sentence says what is expected.
+pub fn parse_nvm(text: &str) -> std::result::Result<NvmEntry, String> {
+    // A directory may have a colon in its name, a size has none.
+    match text.rsplit_once(':') {
+        Some((dir, bytes)) if !dir.is_empty() => Ok(NvmEntry::new(dir, size::parse(bytes)?)),
+        _ => Err(format!(
+            "'{text}' is not DIR:SIZE; write for example /mnt/pmem/shale:16G"
+        )),
+    }
+}
+
 /// PATH:SIZE or PATH:SIZE:ZONE, and behind it ",zone=SIZE", ",kind=KIND" and ",overprovision=PERCENT".
+///
+/// # Errors
+/// It is not that; the sentence says what is expected.
 pub fn parse_device(text: &str) -> std::result::Result<DeviceFile, String> {
     let wrong = || {
         format!(
@@ -55,6 +72,9 @@ fn parse_overprovision(text: &str) -> std::result::Result<u32, String> {
 }
 
 /// A model that there is.
+///
+/// # Errors
+/// There is none of this name.
 pub fn known_model(name: &str) -> std::result::Result<String, String> {
     match BlockModel::named(name) {
         Some(_) => Ok(name.to_owned()),
@@ -66,6 +86,9 @@ pub fn known_model(name: &str) -> std::result::Result<String, String> {
 }
 
 /// A model of NVM that there is.
+///
+/// # Errors
+/// There is none of this name.
 pub fn known_nvm_model(name: &str) -> std::result::Result<String, String> {
     match Model::named(name) {
         Some(_) => Ok(name.to_owned()),
@@ -79,6 +102,15 @@ pub fn known_nvm_model(name: &str) -> std::result::Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nvm_arguments() {
+        let nvm = parse_nvm("/a:b:64M").unwrap();
+        assert_eq!(nvm, NvmEntry::new("/a:b", 64 << 20));
+        for text in ["/a", ":1G", "/a:", "/a:x"] {
+            assert!(parse_nvm(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn device_arguments() {
