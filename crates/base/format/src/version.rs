@@ -16,7 +16,8 @@ pub const INCOMPATIBLE: u64 = LOWER_TIERS
     | ZONES_START
     | INODE_FLAGS
     | POSIX_ACLS
-    | SYNC_FLAGS;
+    | SYNC_FLAGS
+    | NVM_GROWN;
 /// Incompatible feature: the volume has lower tiers.
 pub const LOWER_TIERS: u64 = 1;
 /// Incompatible feature: the devices of the lower tiers stand in a device table.
@@ -39,6 +40,9 @@ pub const INODE_FLAGS: u64 = 128;
 pub const POSIX_ACLS: u64 = 256;
 /// Incompatible feature: inodes may have flags that make each change of them durable at return. Set before the first one has.
 pub const SYNC_FLAGS: u64 = 512;
+/// Incompatible feature: NVM is larger than mkfs made it. Its bitmap and the device table lie at its end, before the second
+/// superblock.
+pub const NVM_GROWN: u64 = 1024;
 
 /// What may be done with a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

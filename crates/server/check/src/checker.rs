@@ -113,7 +113,7 @@ pub(crate) fn check_named(
             }
             media.open_below(Some(&root), &devices, &options.below);
             let tiers = crate::lower_tiers::tier_blocks(&sb, &devices);
-            let data = sb.data_block..sb.second_block();
+            let data = sb.data();
             let checker = Checker {
                 media,
                 claims: Claims::new(data, tiers, options.findings_max),

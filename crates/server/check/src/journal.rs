@@ -107,7 +107,8 @@ fn may_change(sb: &Superblock, offset: u64, bytes: u64) -> bool {
         return true;
     }
     let fixed = ROOT_BLOCK * block..sb.journal_block * block;
-    let rest = sb.bitmap_block * block..sb.second_block() * block;
+    let rest = sb.changeable();
+    let rest = rest.start * block..rest.end * block;
     let inside = [fixed, rest]
         .iter()
         .any(|r| offset >= r.start && end <= r.end);

@@ -146,7 +146,7 @@ fn geometry(sb: &Superblock, media: &Media, findings: &mut Findings) -> bool {
         let sizes = (format!("{nvm} blocks"), media.blocks());
         findings.note(Severity::Warning, NEWEST, None, what, sizes);
     }
-    if nvm < NVM_BYTES_MIN / BLOCK_BYTES as u64 || sb.data_block >= sb.second_block() {
+    if nvm < NVM_BYTES_MIN / BLOCK_BYTES as u64 || sb.data().is_empty() {
         findings.error(
             NEWEST,
             None,

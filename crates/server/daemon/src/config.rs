@@ -1,9 +1,11 @@
 //! How a daemon is started.
 
 use crate::digest_scheduler::write_back::{WRITE_BACK_AGE, WRITE_BACK_EVERY};
+use crate::error::Result;
 use crate::tiering::{DIRECT_PLACEMENT_MIN_BYTES, Speed};
 use shale_format::ORDERED_AGE;
 use shale_nvm::{Map, MapOptions};
+use shale_pool::growth;
 use shale_pool::volume_file::VolumeFile;
 use shale_volume::LowerDevices;
 use std::path::PathBuf;
@@ -135,6 +137,30 @@ impl DaemonConfig {
             log_map: Arc::new(move |_| log.clone()),
             fixed_logs: None,
         }
+    }
+
+    /// With the volume as it is after its NVM was growing when somebody was killed.
+    pub(crate) fn resolved(mut self) -> Result<Self> {
+        let path = self.volume_path.as_deref();
+        let resolved = match self.mapped {
+            None => growth::resolve(&self.volume, path)?,
+            Some(_) => None,
+        };
+        if let Some(resolved) = resolved {
+            let what = if resolved.is_grown {
+                "finished"
+            } else {
+                "taken back"
+            };
+            tracing::info!(
+                "growing NVM was cut short, and was {what}: {} bytes",
+                resolved.bytes
+            );
+            for nvm in &mut self.volume.nvm {
+                nvm.size_bytes = resolved.bytes;
+            }
+        }
+        Ok(self)
     }
 
     /// With the volume as this mount has made it.

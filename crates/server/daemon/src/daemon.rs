@@ -75,6 +75,7 @@ impl Daemon {
     /// says what to do.
     pub fn start(config: DaemonConfig, clock: Arc<dyn Clock>) -> Result<Arc<Daemon>> {
         let barrier = Barrier::register()?;
+        let config = config.resolved()?;
         let (lock, opened) = Opened::new(&config, &*clock, barrier)?;
         let changed = config.is_next_mount && config.volume.next_mount.is_some();
         let config = config.changed_by_mount();

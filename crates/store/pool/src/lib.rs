@@ -11,6 +11,7 @@
 //! | [`device_kind`] | kinds of devices below NVM |
 //! | [`device_probe`] | what kind of device a path names, and opening it |
 //! | [`device_assembly`] | all devices of a volume, found and compared with its device table |
+//! | [`growth`] | an NVM directory that gets more segments, between mounts |
 //! | [`mkfs`] | making a volume |
 //! | [`host_space`] | what a volume takes of the file systems that it lies on |
 //! | [`scan`] | volumes found by what is on their media, and their volume files made again |
@@ -23,6 +24,7 @@ pub mod device_kind;
 pub mod device_probe;
 pub mod devices;
 pub mod error;
+pub mod growth;
 pub mod host_space;
 pub mod labels;
 pub mod mkfs;

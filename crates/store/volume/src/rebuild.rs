@@ -208,8 +208,7 @@ impl Rebuild {
             let at = BlockAddr::nvm(LOG_TABLE_BLOCK).byte() + u64::from(n) * slot;
             batch.push(at, &[0; LogSlot::BYTES]);
         }
-        let fixed = [(0, sb.data_block), (sb.second_block(), 1)];
-        let all = [&fixed[..], used].concat();
+        let all = [&sb.fixed()[..], used].concat();
         let words = words_with(sb.tier[0].blocks, &all);
         for (n, words) in (0..).zip(words.chunks_exact(WORDS_PER_BLOCK)) {
             let addr = BlockAddr::nvm(sb.bitmap_block + n);

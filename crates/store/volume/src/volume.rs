@@ -123,10 +123,7 @@ impl Volume {
         view.use_devices(devices, true)?;
         let root = view.root()?;
         let bits = Bits::load(&media, sb.bitmap_block, sb.bitmap_blocks)?;
-        let space = Arc::new(Allocator::new(
-            sb.data_block..sb.second_block(),
-            bits.used(),
-        ));
+        let space = Arc::new(Allocator::new(sb.data(), bits.used()));
         if space.space().used != root.used_blocks[0] {
             return Err(VolumeError::Damaged {
                 what: "count of used blocks in bitmap and root block",

@@ -34,7 +34,7 @@ impl Fixed {
                 all.push(Self::new(
                     "nvm.size_bytes",
                     size::show(file.nvm_bytes()),
-                    "structure lies between its ends: shale device add brings space below it",
+                    "it grows between mounts: shale device grow VOLUME.toml --nvm SIZE; it does not shrink",
                 ));
                 let buffers = file.buffer_dir().display().to_string();
                 all.push(Self::new(

@@ -212,7 +212,7 @@ impl DeviceTable {
     }
 
     fn is_in_order(&self, n: usize, sb: &Superblock) -> bool {
-        let nvm = sb.bitmap_block + sb.bitmap_blocks + DEVICE_TABLE_COPIES..sb.second_block();
+        let nvm = sb.tables();
         let mut at = 0;
         self.devices[n] as usize <= DEVICES_MAX
             && self.end[n] <= TIER_BLOCKS_MAX

@@ -1,7 +1,7 @@
 //! The superblock, the root block, and how the NVM tier is divided.
 //!
 //! NVM tier, in blocks: 0 superblock · 1 root block · log table · journal ·
-//! bitmap · data … · last: second superblock. A superblock is written only by
+//! bitmap · data … · last: second superblock. Where the tier has grown: data … · bitmap · device table · second superblock. A superblock is written only by
 //! mkfs, by repair, and when a feature comes into use; the root block changes with
 //! every batch, through the journal (Strata §3.1, DESIGN §7).
 
@@ -11,8 +11,9 @@ use crate::layout::layout;
 use crate::limits::*;
 use crate::log::LogSlot;
 use crate::version::{self, Access};
-use crate::volume::device_table::{DevicePlace, DeviceTable};
+use crate::volume::device_table::{DEVICE_TABLE_COPIES, DevicePlace, DeviceTable};
 use crate::{Durability, FormatError};
+use std::ops::Range;
 
 /// First bytes of a superblock: "SHALE\0SB".
 pub const SUPER_MAGIC: u64 = u64::from_le_bytes(*b"SHALE\0SB");
@@ -192,11 +193,8 @@ impl Superblock {
             && self
                 .journal_block
                 .checked_add(self.journal_blocks)
-                .is_some_and(|e| e <= self.bitmap_block)
-            && self
-                .bitmap_block
-                .checked_add(self.bitmap_blocks)
-                .is_some_and(|e| e <= self.data_block)
+                .is_some_and(|e| e <= self.bitmap_block && e <= self.data_block)
+            && self.tables_in_order()
             && self.data_block < nvm;
         if !in_order {
             return Err(field("data_block", self.data_block));
@@ -221,6 +219,64 @@ impl Superblock {
             return Err(field("log_bytes", self.log_bytes));
         }
         Ok(())
+    }
+
+    /// Whether bitmap and device table lie where they can: before the data, or, where NVM has grown, between it and the second
+    /// superblock.
+    fn tables_in_order(&self) -> bool {
+        let Some(end) = self.bitmap_block.checked_add(self.bitmap_blocks) else {
+            return false;
+        };
+        match self.has_grown() {
+            false => end <= self.data_block,
+            true => {
+                let end = end.checked_add(DEVICE_TABLE_COPIES);
+                self.has_device_table()
+                    && self.data_block < self.bitmap_block
+                    && self.tier[0].blocks > 0
+                    && end == Some(self.second_block())
+            }
+        }
+    }
+
+    /// Whether NVM is larger than mkfs made it.
+    pub fn has_grown(&self) -> bool {
+        self.incompatible & version::NVM_GROWN != 0
+    }
+
+    /// Blocks of NVM that can be allocated.
+    pub fn data(&self) -> Range<u64> {
+        let end = match self.has_grown() {
+            true => self.bitmap_block,
+            false => self.second_block(),
+        };
+        self.data_block..end
+    }
+
+    /// Blocks of NVM that are of no use to files, trees and tables of added devices: first blocks and lengths.
+    pub fn fixed(&self) -> [(u64, u64); 2] {
+        let data = self.data();
+        [
+            (0, data.start),
+            (data.end, self.tier[0].blocks.saturating_sub(data.end)),
+        ]
+    }
+
+    /// Blocks behind the journal that a batch may change.
+    pub fn changeable(&self) -> Range<u64> {
+        let first = match self.has_grown() {
+            true => self.journal_block + self.journal_blocks,
+            false => self.bitmap_block,
+        };
+        first..self.second_block()
+    }
+
+    /// Where in NVM tables of devices can lie.
+    pub fn tables(&self) -> Range<u64> {
+        match self.has_grown() {
+            true => self.journal_block + self.journal_blocks..self.bitmap_block,
+            false => self.device_table_block() + DEVICE_TABLE_COPIES..self.second_block(),
+        }
     }
 
     /// Whether the devices stand in a device table, and not in the superblock alone.

@@ -44,7 +44,7 @@ fn mask(w: usize, range: &Range<u64>) -> u64 {
 impl Checker<'_> {
     /// Compares. Gives the number of blocks marked used, if all of the bitmap is whole.
     pub(super) fn check_bitmap(&mut self) -> Option<u64> {
-        let data = self.sb.data_block..self.sb.second_block();
+        let data = self.sb.data();
         let (mut leaked, mut unmarked, mut fixed) =
             (Joined::default(), Joined::default(), Joined::default());
         let (mut marked, mut whole) = (0, true);

@@ -332,7 +332,7 @@ impl Note {
 impl Repair {
     fn new(media: Media, sb: Superblock, devices: &DeviceTable, logs: Option<&[LogFile]>) -> Self {
         let tiers = lower_tiers::tier_blocks(&sb, devices);
-        let mut space = Space::new(sb.data_block..sb.second_block(), tiers);
+        let mut space = Space::new(sb.data(), tiers);
         for (addr, len) in lower_tiers::added_tables(&sb, devices) {
             space.claim_run(addr, len);
             space.keep(addr, len);

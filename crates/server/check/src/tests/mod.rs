@@ -1,5 +1,6 @@
 //! Every kind of damage is found and named; no damage harms the check.
 
+mod grown;
 mod heads;
 mod images;
 mod inodes;

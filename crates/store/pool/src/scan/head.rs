@@ -69,7 +69,7 @@ impl Head {
         load(ROOT_BLOCK..ROOT_BLOCK + 1)?;
         let sb = *View::open_head(map.clone())?.0.superblock();
         load(sb.journal_block..sb.journal_block + sb.journal_blocks)?;
-        let table = sb.bitmap_block + sb.bitmap_blocks;
+        let table = sb.device_table_block();
         load(table..table + DEVICE_TABLE_COPIES)?;
         Volume::replay(map.clone())?;
         let view = View::open_head(map)?.0.of_quiet_volume();

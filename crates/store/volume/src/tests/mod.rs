@@ -151,7 +151,7 @@ fn check(view: &View) {
     assert_eq!(below, counted.map(|n| n.iter().sum()), "leaves below");
     assert_eq!(inodes, root.inodes, "inodes");
     assert_eq!(seen.len() as u64, root.used_blocks[0], "used blocks");
-    let data = sb.data_block..sb.second_block();
+    let data = sb.data();
     let used = view.used_runs().unwrap();
     let blocks = used
         .iter()

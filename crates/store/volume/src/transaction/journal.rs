@@ -138,7 +138,8 @@ fn may_change(sb: &Superblock, offset: u64, bytes: u64) -> bool {
         return true;
     }
     let fixed = ROOT_BLOCK * block..sb.journal_block * block;
-    let rest = sb.bitmap_block * block..sb.second_block() * block;
+    let rest = sb.changeable();
+    let rest = rest.start * block..rest.end * block;
     offset.is_multiple_of(8)
         && bytes.is_multiple_of(8)
         && [fixed, rest]

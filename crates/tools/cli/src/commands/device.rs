@@ -9,6 +9,7 @@ use crate::terminal::{Waiting, print_json, say};
 use shale_daemon::DeviceReport;
 use shale_format::TierId;
 use shale_pool::Divided;
+use shale_pool::growth::grow_nvm;
 use shale_pool::volume_file::arguments::{known_model, parse_device};
 use shale_pool::volume_file::{DeviceFile, parse_uuid};
 use shale_status::fields::count;
@@ -51,6 +52,15 @@ A device that is gone for good (missing, on a volume mounted with --degraded) ca
 refers to it any more: shale where MOUNTPOINT --device DEVICE names the files that lie there, which are \
 removed, or rewritten; shale fsck VOLUME.toml --repair --without-missing gives up directories and inodes \
 that lie there.";
+const GROW: &str = "\
+Example:
+  shale device grow VOLUME.toml --nvm 32G
+
+New segments are made in the NVM directory, or on what is mounted there, and take their space at once. All files \
+stay where they are. Killed, or cut off from power, on the way, the next mount, fsck or grow finishes it or takes \
+it back. NVM does not shrink.
+
+An SSD or a disk does not grow: shale device add another one.";
 
 /// How often progress is looked at.
 const LOOK: Duration = Duration::from_millis(100);
@@ -75,6 +85,8 @@ enum What {
     Evacuate(Evacuate),
     /// Take an empty device out of the volume
     Remove(Remove),
+    /// Have the NVM of a volume grow that is not mounted
+    Grow(Grow),
 }
 
 #[derive(Debug, clap::Args)]
@@ -142,6 +154,20 @@ struct Remove {
     json: bool,
 }
 
+#[derive(Debug, clap::Args)]
+#[command(after_help = GROW)]
+struct Grow {
+    /// The volume file; the volume must not be mounted
+    #[arg(value_name = "VOLUME.toml")]
+    volume: PathBuf,
+    /// Bytes that its NVM is to have
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    nvm: u64,
+    /// Say how large it was and is as JSON
+    #[arg(long)]
+    json: bool,
+}
+
 /// What `device remove --json` prints.
 #[derive(serde::Serialize)]
 struct Removed {
@@ -158,6 +184,7 @@ pub fn run(args: &Args) -> Result<()> {
         What::Add(args) => add(args),
         What::Evacuate(args) => evacuate(args),
         What::Remove(args) => remove(args),
+        What::Grow(args) => grow(args),
     }
 }
 
@@ -355,6 +382,24 @@ fn report(args: &Evacuate, device: &Option<DeviceReport>, what: &str) -> Result<
             Ok(())
         }
     }
+}
+
+fn grow(args: &Grow) -> Result<()> {
+    let waiting = Waiting::start("growing");
+    let grown = grow_nvm(&args.volume, args.nvm, &|_| ());
+    drop(waiting);
+    let grown = grown.map_err(Failure::of)?;
+    if args.json {
+        return print_json(&grown);
+    }
+    say!(
+        "{}: NVM has grown from {} to {}, {}",
+        grown.dir.display(),
+        size::show(grown.from_bytes),
+        size::show(grown.to_bytes),
+        count(grown.segments as u64, "segment")
+    );
+    Ok(())
 }
 
 fn remove(args: &Remove) -> Result<()> {

@@ -9,6 +9,7 @@ use shale_check::{
     CheckOptions, Progress, check_copy, check_volume_dir, repair_copy, repair_volume_dir,
 };
 use shale_persist::staged::PersistError;
+use shale_pool::growth;
 use shale_pool::staged::{Found, StagedCopy, examine};
 use shale_pool::{PoolError, VolumeFile};
 use shale_status::fields::count;
@@ -61,7 +62,14 @@ pub struct Args {
 /// Checks.
 pub fn run(args: &Args) -> Result<()> {
     let shown = args.volume.display();
-    let file = VolumeFile::load(&args.volume).map_err(Failure::of)?;
+    let mut file = VolumeFile::load(&args.volume).map_err(Failure::of)?;
+    if growth::resolve(&file, Some(&args.volume))
+        .map_err(|error| refused(&file, &error))?
+        .is_some()
+    {
+        note!("{shown}: growing NVM was cut short, and is finished or taken back");
+        file = VolumeFile::load(&args.volume).map_err(Failure::of)?;
+    }
     let mut options = CheckOptions {
         findings_max: args.limit,
         restored: args.restored,

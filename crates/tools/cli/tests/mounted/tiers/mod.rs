@@ -5,5 +5,6 @@ mod devices;
 mod direct_reads;
 mod flash;
 mod grow;
+mod grow_nvm;
 mod inodes;
 mod three_tiers;
