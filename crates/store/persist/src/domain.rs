@@ -66,6 +66,28 @@ impl Domain {
             (_, Durability::Buffered | Durability::Ordered) => false,
         }
     }
+
+    /// What a power cut may take of a volume, in one sentence. `is_memory`: what emulates NVM is memory.
+    pub fn lost_by_power_cut(self, is_memory: bool, policy: Durability) -> &'static str {
+        match (self, policy) {
+            (Self::Emulated, _) if is_memory => {
+                "a power cut loses the volume: its NVM is emulated by memory"
+            }
+            (Self::Emulated, _) => {
+                "a power cut loses the volume, or leaves it damaged: this is no NVM"
+            }
+            (_, Durability::Strict) => "a power cut loses nothing that a call has returned from",
+            (Self::Dax, Durability::Buffered) => {
+                "a power cut may lose the last half minute of what was not followed by fsync"
+            }
+            (_, Durability::Buffered) => {
+                "a power cut may lose the last seconds of what was not followed by fsync"
+            }
+            (_, Durability::Ordered) => {
+                "a power cut may lose the last second, also of what was followed by fsync: what stays are all calls up to some point"
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -103,6 +125,27 @@ mod tests {
             assert!(domain.hardens_at_return(Durability::Strict));
             assert!(!domain.hardens_at_return(Durability::Buffered));
             assert!(!domain.hardens_at_return(Durability::Ordered));
+        }
+    }
+
+    #[test]
+    fn what_a_power_cut_takes_is_said_as_it_is() {
+        for (domain, policy, word) in [
+            (Domain::Dax, Durability::Strict, "loses nothing"),
+            (Domain::Staged, Durability::Strict, "loses nothing"),
+            (
+                Domain::Staged,
+                Durability::Buffered,
+                "not followed by fsync",
+            ),
+            (Domain::Staged, Durability::Ordered, "up to some point"),
+            (Domain::Dax, Durability::Ordered, "up to some point"),
+            (Domain::Emulated, Durability::Strict, "loses the volume"),
+        ] {
+            for is_memory in [false, true] {
+                let text = domain.lost_by_power_cut(is_memory, policy);
+                assert!(text.contains(word), "{domain:?} {policy:?}: {text}");
+            }
         }
     }
 }

@@ -255,7 +255,7 @@ pub fn resolve(file: &VolumeFile, path: Option<&Path>) -> Result<Option<Resolved
     resolve_locked(dir, path)
 }
 
-fn resolve_locked(dir: &Path, path: Option<&Path>) -> Result<Option<Resolved>> {
+pub(crate) fn resolve_locked(dir: &Path, path: Option<&Path>) -> Result<Option<Resolved>> {
     let Some((from, to)) = read_note(dir)? else {
         return Ok(None);
     };

@@ -136,6 +136,22 @@ pub fn forget(dir: &Path, segments: usize) -> Result<()> {
     Ok(())
 }
 
+/// Gives a copy of a segment the label of the segment. What has no label has none then.
+///
+/// # Errors
+/// It cannot be written there: without such attributes there are no labels.
+pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
+    let mut bytes = [0; 128];
+    let Ok(len) = rustix::fs::getxattr(from, NAME, &mut bytes) else {
+        return Ok(());
+    };
+    let label = bytes.get(..len).unwrap_or_default();
+    match rustix::fs::setxattr(to, NAME, label, XattrFlags::empty()) {
+        Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
+        Err(e) => Err(PoolError::file(to, "write its label", e)),
+    }
+}
+
 /// Notes one more start, once of the two times: a count one above what [`check`] gave, then two.
 /// `txid`: the volume's last batch.
 pub fn write(dir: &Path, uuid: &[u8; 16], segments: usize, count: u64, txid: u64) {

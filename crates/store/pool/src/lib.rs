@@ -12,6 +12,7 @@
 //! | [`device_probe`] | what kind of device a path names, and opening it |
 //! | [`device_assembly`] | all devices of a volume, found and compared with its device table |
 //! | [`growth`] | an NVM directory that gets more segments, between mounts |
+//! | [`nvm_move`] | an NVM directory that goes to another file system, between mounts |
 //! | [`mkfs`] | making a volume |
 //! | [`host_space`] | what a volume takes of the file systems that it lies on |
 //! | [`scan`] | volumes found by what is on their media, and their volume files made again |
@@ -29,6 +30,7 @@ pub mod host_space;
 pub mod labels;
 pub mod mkfs;
 pub mod nvm_dir;
+pub mod nvm_move;
 pub mod random;
 pub mod scan;
 pub mod staged;

@@ -17,6 +17,8 @@ use std::path::{Path, PathBuf};
 const LOCK: &str = "lock";
 /// Name of the file that says that a directory is growing.
 pub(crate) const GROWING: &str = "growing";
+/// Name of the file that says that the volume of another directory is copied to this one.
+pub(crate) const COPYING: &str = "copying";
 /// Name of the file of a mapping of programs: this, and a number.
 pub const MAPPING_PREFIX: &str = "map-";
 /// Directories in the place of one file that are moved out of the way.
@@ -117,7 +119,7 @@ pub fn strangers(dir: &Path) -> Result<Vec<String>> {
     for entry in entries {
         let entry = entry.map_err(|e| PoolError::file(dir, "list it", e))?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        if !is_volume_file(&name) && ![LOCK, GROWING, "lost+found"].contains(&&*name) {
+        if !is_volume_file(&name) && ![LOCK, GROWING, COPYING, "lost+found"].contains(&&*name) {
             names.push(name);
         }
     }

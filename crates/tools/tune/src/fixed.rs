@@ -30,7 +30,7 @@ impl Fixed {
         match &file.staged {
             None => {
                 let dir = file.nvm_dir().display().to_string();
-                all.push(Self::new("nvm.dir", dir, "all structure lies there"));
+                all.push(Self::new("nvm.dir", dir, "all structure lies there: shale device replace VOLUME.toml --nvm DIR moves it, between mounts"));
                 all.push(Self::new(
                     "nvm.size_bytes",
                     size::show(file.nvm_bytes()),

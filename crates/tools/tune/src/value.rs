@@ -59,6 +59,7 @@ impl Range {
                     size::show(*range.end())
                 )
             }
+            Range::Rate(0) => "any, 0: no limit".to_owned(),
             Range::Rate(least) => format!("{} or more, 0: no limit", size::show(*least)),
             Range::OneOf(words) => words.join(", "),
             Range::Text => "any name".to_owned(),

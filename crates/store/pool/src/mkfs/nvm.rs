@@ -7,7 +7,9 @@ use crate::buffer_dir;
 use crate::devices::NewDevices;
 use crate::error::{PoolError, Result};
 use crate::host_space::{HostSpace, NvmNeed, check_space};
-use crate::nvm_dir::{GROWING, NvmLock, lock_path, make_nvm, remove, strangers, volume_files};
+use crate::nvm_dir::{
+    COPYING, GROWING, NvmLock, lock_path, make_nvm, remove, strangers, volume_files,
+};
 use crate::random::random;
 use crate::volume_file::{NvmEntry, VolumeFile, shared_memory_dir};
 use shale_format::limits::{BLOCK_BYTES, NVM_BYTES_MIN};
@@ -61,7 +63,7 @@ pub(crate) fn make(options: &MakeOptions, nvm: &NvmEntry, clock: &dyn Clock) -> 
         // What was in memory of a volume that is destroyed goes with it.
         buffer_dir::remove_all(&shared_memory_dir(&uuid))?;
     }
-    for name in there.iter().map(String::as_str).chain([GROWING]) {
+    for name in there.iter().map(String::as_str).chain([GROWING, COPYING]) {
         remove(&dir.join(name))?;
     }
     let made = make_in(options, (&dir, bytes), logs, &devices, clock);

@@ -3,6 +3,7 @@
 use super::{DeviceFile, NvmEntry, OVERPROVISION_PERCENT_MAX};
 use crate::device_kind::DeviceKind;
 use shale_block::BlockModel;
+use shale_format::TierId;
 use shale_nvm::Model;
 use shale_sys::size;
 
@@ -86,15 +87,27 @@ pub fn known_model(name: &str) -> std::result::Result<String, String> {
 }
 
 /// A model of NVM that there is.
-///
-/// # Errors
-/// There is none of this name.
-pub fn known_nvm_model(name: &str) -> std::result::Result<String, String> {
+fn known_nvm_model(name: &str) -> std::result::Result<String, String> {
     match Model::named(name) {
         Some(_) => Ok(name.to_owned()),
         None => Err(format!(
             "'{name}' is no model of NVM; known: {}",
             Model::NAMES
+        )),
+    }
+}
+
+/// TIER=MODEL.
+///
+/// # Errors
+/// It is not that, or there is no such model.
+pub fn parse_model(text: &str) -> std::result::Result<(TierId, String), String> {
+    match text.split_once('=') {
+        Some(("ssd", name)) => Ok((TierId::Ssd, known_model(name)?)),
+        Some(("hdd", name)) => Ok((TierId::Hdd, known_model(name)?)),
+        Some(("nvm", name)) => Ok((TierId::Nvm, known_nvm_model(name)?)),
+        _ => Err(format!(
+            "'{text}' is not TIER=MODEL; write for example hdd=disk"
         )),
     }
 }
@@ -161,5 +174,25 @@ mod tests {
         for text in wrong {
             assert!(parse_device(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn model_arguments() {
+        assert_eq!(
+            parse_model("hdd=disk"),
+            Ok((TierId::Hdd, "disk".to_owned()))
+        );
+        for text in ["ssd", "tape=flash"] {
+            assert!(parse_model(text).unwrap_err().contains(text), "{text}");
+        }
+        assert!(parse_model("ssd=tape").unwrap_err().contains("flash, disk"));
+        assert!(parse_model("nvm=flash").unwrap_err().contains("'flash'"));
+        let slow = parse_model("nvm=hinfs-400");
+        assert_eq!(slow, Ok((TierId::Nvm, "hinfs-400".to_owned())));
+        assert!(
+            parse_model("nvm=hinfs-900")
+                .unwrap_err()
+                .contains("50 to 800")
+        );
     }
 }

@@ -10,6 +10,7 @@ use shale_daemon::DeviceReport;
 use shale_format::TierId;
 use shale_pool::Divided;
 use shale_pool::growth::grow_nvm;
+use shale_pool::nvm_move::move_nvm;
 use shale_pool::volume_file::arguments::{known_model, parse_device};
 use shale_pool::volume_file::{DeviceFile, parse_uuid};
 use shale_status::fields::count;
@@ -62,6 +63,16 @@ it back. NVM does not shrink.
 
 An SSD or a disk does not grow: shale device add another one.";
 
+const REPLACE: &str = "\
+Example:
+  shale device replace VOLUME.toml --nvm /mnt/pmem1/shale
+
+Segments and update logs are copied and compared, then the volume file names the new directory, and the old files go. \
+Until then the old directory is the volume, whatever happens; after that begin again with the same directory. The size stays: \
+shale device grow makes it larger afterwards.
+
+An SSD or a disk is replaced while it is mounted: shale device add the new one, evacuate and remove the old one.";
+
 /// How often progress is looked at.
 const LOOK: Duration = Duration::from_millis(100);
 /// Looks without progress after which a reason is believed.
@@ -87,6 +98,8 @@ enum What {
     Remove(Remove),
     /// Have the NVM of a volume grow that is not mounted
     Grow(Grow),
+    /// Move the NVM of a volume that is not mounted to another directory
+    Replace(Replace),
 }
 
 #[derive(Debug, clap::Args)]
@@ -168,6 +181,20 @@ struct Grow {
     json: bool,
 }
 
+#[derive(Debug, clap::Args)]
+#[command(after_help = REPLACE)]
+struct Replace {
+    /// The volume file; the volume must not be mounted
+    #[arg(value_name = "VOLUME.toml")]
+    volume: PathBuf,
+    /// The new directory: empty, or to be made
+    #[arg(long, value_name = "DIR")]
+    nvm: PathBuf,
+    /// Say what was moved as JSON
+    #[arg(long)]
+    json: bool,
+}
+
 /// What `device remove --json` prints.
 #[derive(serde::Serialize)]
 struct Removed {
@@ -185,6 +212,7 @@ pub fn run(args: &Args) -> Result<()> {
         What::Evacuate(args) => evacuate(args),
         What::Remove(args) => remove(args),
         What::Grow(args) => grow(args),
+        What::Replace(args) => replace(args),
     }
 }
 
@@ -398,6 +426,29 @@ fn grow(args: &Grow) -> Result<()> {
         size::show(grown.from_bytes),
         size::show(grown.to_bytes),
         count(grown.segments as u64, "segment")
+    );
+    Ok(())
+}
+
+fn replace(args: &Replace) -> Result<()> {
+    let bar = Waiting::for_progress(Some("{wide_bar} {bytes} of {total_bytes}"));
+    let moved = move_nvm(
+        &args.volume,
+        &args.nvm,
+        &mut |done, of| bar.done(done, of),
+        &|_| (),
+    );
+    drop(bar);
+    let moved = moved.map_err(Failure::of)?;
+    if args.json {
+        return print_json(&moved);
+    }
+    say!(
+        "{}: {} in {} moved from {}",
+        moved.to.display(),
+        size::show(moved.bytes),
+        count(moved.files as u64, "file"),
+        moved.from.display()
     );
     Ok(())
 }

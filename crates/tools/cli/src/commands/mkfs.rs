@@ -7,7 +7,7 @@ use nix::unistd::User;
 use shale_format::limits::{LOG_BYTES_MAX, LOG_BYTES_MIN};
 use shale_format::{Durability, TierId};
 use shale_persist::Domain;
-use shale_pool::volume_file::arguments::{known_model, known_nvm_model, parse_device, parse_nvm};
+use shale_pool::volume_file::arguments::{parse_device, parse_model, parse_nvm};
 use shale_pool::volume_file::{DeviceFile, NvmEntry};
 use shale_pool::{LowerTiers, Made, MakeOptions, StagedSizes, make_volume};
 use shale_sys::SystemClock;
@@ -110,17 +110,6 @@ pub struct Args {
     json: bool,
 }
 
-fn parse_model(text: &str) -> std::result::Result<(TierId, String), String> {
-    match text.split_once('=') {
-        Some(("ssd", name)) => Ok((TierId::Ssd, known_model(name)?)),
-        Some(("hdd", name)) => Ok((TierId::Hdd, known_model(name)?)),
-        Some(("nvm", name)) => Ok((TierId::Nvm, known_nvm_model(name)?)),
-        _ => Err(format!(
-            "'{text}' is not TIER=MODEL; write for example hdd=disk"
-        )),
-    }
-}
-
 /// The number of a user, by name or number.
 pub fn parse_user(text: &str) -> std::result::Result<u32, String> {
     let named = User::from_name(text).map_err(|e| format!("user '{text}': {e}"))?;
@@ -220,28 +209,6 @@ fn durability(word: Option<&str>, has_nvm: bool) -> Result<Durability> {
     policy.map_err(|why: String| Failure::usage(format!("--durability: {why}")))
 }
 
-/// What a power cut may take, in one sentence. `domain`: what makes the volume durable.
-fn lost_by_power_cut(domain: Domain, is_memory: bool, policy: Durability) -> &'static str {
-    match (domain, policy) {
-        (Domain::Emulated, _) if is_memory => {
-            "a power cut loses the volume: its NVM is emulated by memory"
-        }
-        (Domain::Emulated, _) => {
-            "a power cut loses the volume, or leaves it damaged: this is no NVM"
-        }
-        (_, Durability::Strict) => "a power cut loses nothing that a call has returned from",
-        (Domain::Dax, Durability::Buffered) => {
-            "a power cut may lose the last half minute of what was not followed by fsync"
-        }
-        (_, Durability::Buffered) => {
-            "a power cut may lose the last seconds of what was not followed by fsync"
-        }
-        (_, Durability::Ordered) => {
-            "a power cut may lose the last second, also of what was followed by fsync: what stays are all calls up to some point"
-        }
-    }
-}
-
 /// The log's bytes; 0: as the size of the volume has it.
 fn log_bytes(args: &Args) -> Result<u64> {
     match args.log_bytes {
@@ -269,7 +236,7 @@ pub fn explain(persistence: &str, kind: &str, is_memory: bool) -> String {
 
 fn power_cut(made: &Made) -> &'static str {
     let policy = made.file.durability.parse().unwrap_or_default();
-    lost_by_power_cut(made.domain, made.host.is_memory, policy)
+    made.domain.lost_by_power_cut(made.host.is_memory, policy)
 }
 
 fn json(args: &Args, made: &Made) -> serde_json::Value {
@@ -410,26 +377,6 @@ mod tests {
     }
 
     #[test]
-    fn model_arguments() {
-        assert_eq!(
-            parse_model("hdd=disk"),
-            Ok((TierId::Hdd, "disk".to_owned()))
-        );
-        for text in ["ssd", "tape=flash"] {
-            assert!(parse_model(text).unwrap_err().contains(text), "{text}");
-        }
-        assert!(parse_model("ssd=tape").unwrap_err().contains("flash, disk"));
-        assert!(parse_model("nvm=flash").unwrap_err().contains("'flash'"));
-        let slow = parse_model("nvm=hinfs-400");
-        assert_eq!(slow, Ok((TierId::Nvm, "hinfs-400".to_owned())));
-        assert!(
-            parse_model("nvm=hinfs-900")
-                .unwrap_err()
-                .contains("50 to 800")
-        );
-    }
-
-    #[test]
     fn policies() {
         let policy = |word: &str, has_nvm| durability(Some(word), has_nvm);
         assert_eq!(durability(None, true).unwrap(), Durability::Strict);
@@ -446,28 +393,6 @@ mod tests {
         for has_nvm in [false, true] {
             let unknown = policy("lazy", has_nvm).unwrap_err();
             assert!(unknown.to_string().contains("lazy"));
-        }
-    }
-
-    #[test]
-    fn what_a_power_cut_takes_is_said_as_it_is() {
-        let said = lost_by_power_cut;
-        for (domain, policy, word) in [
-            (Domain::Dax, Durability::Strict, "loses nothing"),
-            (Domain::Staged, Durability::Strict, "loses nothing"),
-            (
-                Domain::Staged,
-                Durability::Buffered,
-                "not followed by fsync",
-            ),
-            (Domain::Staged, Durability::Ordered, "up to some point"),
-            (Domain::Dax, Durability::Ordered, "up to some point"),
-            (Domain::Emulated, Durability::Strict, "loses the volume"),
-        ] {
-            for is_memory in [false, true] {
-                let text = said(domain, is_memory, policy);
-                assert!(text.contains(word), "{domain:?} {policy:?}: {text}");
-            }
         }
     }
 
