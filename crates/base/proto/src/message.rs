@@ -5,7 +5,7 @@ use crate::lease::LeaseMode;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of this protocol; client and daemon must agree.
-pub const PROTO_VERSION: u32 = 16;
+pub const PROTO_VERSION: u32 = 17;
 /// Most bytes of one encoded message.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Most descriptors that one reply carries.
@@ -14,6 +14,9 @@ pub const DESCRIPTORS_MAX: usize = 128;
 pub const GRANT_AHEAD_BLOCKS: u32 = 4096;
 /// Most blocks of one grant: 256 MiB.
 pub const GRANT_BLOCKS_MAX: u32 = 64 << 10;
+
+/// Longest freeze that is granted ([`Request::Freeze`]): 10 minutes.
+pub const FREEZE_NS_MAX: u64 = 600 * 1_000_000_000;
 
 /// A run of consecutive blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -168,6 +171,17 @@ pub enum Request {
     /// `syncfs` is on other file systems. Answered when it does, at once where logs lie in NVM. Every process that reaches the daemon may ask,
     /// without being a client. Asked outside of the read section, as [`Request::Harden`].
     HardenAll,
+    /// Have every call of every client wait that would change something, bring all logs into the volume, and answer when nothing
+    /// changes any more ([`Reply::Frozen`]). Until then, and until [`Request::Thaw`], the end of this connection, or `max_ns` after
+    /// the request, this client reads without taking leases from anybody. Of the volume's owner and root only; one at a time
+    /// (`EBUSY`). `ETIMEDOUT`: the logs could not be brought into the volume in that time.
+    Freeze {
+        /// Nanoseconds after which calls go on whatever this client does, at most [`FREEZE_NS_MAX`].
+        max_ns: u64,
+    },
+    /// Calls go on. Answered by [`Reply::Thawed`]; `ETIMEDOUT`: they have gone on before, so what was read since [`Reply::Frozen`]
+    /// is not of one moment.
+    Thaw,
 }
 
 /// What the daemon answers.
@@ -271,6 +285,13 @@ pub enum Reply {
         ns: u64,
         /// Blocks that it was granted and does not use are to be returned: they were not counted.
         give_back: bool,
+    },
+    /// Nothing changes any more.
+    Frozen,
+    /// Calls go on.
+    Thawed {
+        /// For so many nanoseconds calls that change something have waited.
+        ns: u64,
     },
     /// Refused; an errno and a sentence.
     Refused {

@@ -66,6 +66,9 @@ pub mod mount_flag {
     pub const NO_ATIME: u64 = 2;
     /// The staging area of a volume without NVM has failed: what is not hardened never will be.
     pub const HARDENING_FAILED: u64 = 4;
+    /// Nothing is changed for a moment, in which a backup is taken ([`Request::Freeze`](crate::Request::Freeze)): a call that has
+    /// space in its log looks here within its read section, and waits outside of it.
+    pub const FROZEN: u64 = 8;
 }
 
 /// Words of the client page (byte offsets).

@@ -44,6 +44,8 @@ fn requests(r: &mut Seeded) -> Vec<Request> {
             least: 1,
         },
         Request::HardenAll,
+        Request::Freeze { max_ns: r.next() },
+        Request::Thaw,
         Request::Detach,
     ]
 }

@@ -106,6 +106,14 @@ impl<'s> CallFrame<'s> {
         failpoints::reach("call-inside");
     }
 
+    /// Whether the run may append, and must not: the volume is frozen. Until the run ends the answer `false` holds.
+    #[inline(always)]
+    pub fn has_to_wait(&self) -> bool {
+        self.permit.is_some()
+            && self.services.daemon.is_frozen()
+            && !mutants::is_on("freeze-unseen")
+    }
+
     /// Whether the lease on an inode stands and suffices, until the run ends.
     #[inline]
     pub fn lease_stands(&self, inode: &impl LeasedInode, mode: LeaseMode) -> bool {

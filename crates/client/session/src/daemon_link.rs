@@ -150,10 +150,17 @@ impl DaemonLink {
         self.words.load_u64(daemon_page::MOUNT) & mount_flag::HARDENING_FAILED != 0
     }
 
+    /// Whether calls that change something wait. Inside the read section the answer `false` holds: nobody counts on it before every
+    /// thread has left the call in which it heard so.
+    #[inline(always)]
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.words.load_u64(daemon_page::MOUNT) & mount_flag::FROZEN != 0
+    }
+
     /// Whether it is to be noted that a file was read.
     #[inline]
     pub fn notes_access(&self) -> bool {
-        const NOT: u64 = mount_flag::READ_ONLY | mount_flag::NO_ATIME;
+        const NOT: u64 = mount_flag::READ_ONLY | mount_flag::NO_ATIME | mount_flag::FROZEN;
         self.words.load_u64(daemon_page::MOUNT) & NOT == 0
     }
 }

@@ -44,6 +44,8 @@ pub enum Stop {
     Rights(u64, u32),
     /// What was looked up has changed meanwhile.
     Again,
+    /// The volume is frozen: nothing may be changed for a moment.
+    Frozen,
 }
 
 /// Blocks below NVM that a call lacks.

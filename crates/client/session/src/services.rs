@@ -109,6 +109,7 @@ impl Services {
             Stop::Errno(e) => Err(e),
             Stop::Inodes(parent) => self.numbers.get_more(parent),
             Stop::Blocks(missing) => self.volume.get_missing(missing),
+            Stop::Frozen => self.log.wait_until_thawed(),
             Stop::NeedSpace(bytes) => match self.space.acquire(bytes) {
                 // The daemon has digested everything to find space, which can lessen the
                 // need: look once more.

@@ -38,6 +38,15 @@ struct Published {
     mount: u64,
     /// [`mount_flag::HARDENING_FAILED`], or nothing.
     failed: u64,
+    /// [`mount_flag::FROZEN`], or nothing.
+    frozen: u64,
+}
+
+impl Published {
+    /// The word that clients see.
+    fn flags(&self) -> u64 {
+        self.mount | self.failed | self.frozen
+    }
 }
 
 /// Paths of directories that clients looked up by themselves since the start: the kernel's look-ups on the mount are requests.
@@ -127,9 +136,7 @@ impl Clients {
         let published = self.published.lock();
         client.daemon_page.set_epoch(published.epoch);
         client.daemon_page.set_tiers(is_tiered());
-        client
-            .daemon_page
-            .set_mount(published.mount | published.failed);
+        client.daemon_page.set_mount(published.flags());
         let before = self.attached.write().insert(client.id, client.clone());
         assert!(before.is_none(), "number {} was taken twice", client.id);
     }
@@ -180,7 +187,7 @@ impl Clients {
         let mut published = self.published.lock();
         published.mount = flags;
         for client in self.attached.read().values() {
-            client.daemon_page.set_mount(flags | published.failed);
+            client.daemon_page.set_mount(published.flags());
         }
     }
 
@@ -189,9 +196,16 @@ impl Clients {
         let mut published = self.published.lock();
         published.failed = mount_flag::HARDENING_FAILED;
         for client in self.attached.read().values() {
-            client
-                .daemon_page
-                .set_mount(published.mount | published.failed);
+            client.daemon_page.set_mount(published.flags());
+        }
+    }
+
+    /// Has all clients, and those to come, wait before they change something, or go on.
+    pub fn tell_frozen(&self, frozen: bool) {
+        let mut published = self.published.lock();
+        published.frozen = if frozen { mount_flag::FROZEN } else { 0 };
+        for client in self.attached.read().values() {
+            client.daemon_page.set_mount(published.flags());
         }
     }
 

@@ -42,6 +42,13 @@ impl DaemonPage {
         Ok(Self { map })
     }
 
+    /// Takes back, as far as the client can see, every lease that it holds: it asks again for each.
+    pub fn bump_all_generations(&self) {
+        for n in 0..daemon_page::BUCKETS {
+            self.map.fetch_add_u32(daemon_page::LEASES + n * 4, 1);
+        }
+    }
+
     /// A descriptor for the client.
     pub fn read_only_fd(&self) -> Result<OwnedFd> {
         Ok(self.map.read_only_fd(0)?)

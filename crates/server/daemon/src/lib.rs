@@ -35,6 +35,7 @@ pub mod stats;
 mod tiering_host;
 #[cfg(test)]
 mod tiering_tests;
+mod volume_freeze;
 
 pub use shale_clients::tally::Written;
 pub use shale_coherence::lease_table::LeaseHook;

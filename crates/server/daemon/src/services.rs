@@ -19,6 +19,7 @@ use crate::reservations::SpaceReservations;
 use crate::scrub::Scrubber;
 use crate::tiering::{self, Tiering};
 use crate::tiering_host::{AttachedClients, CheckpointedGrace, Grace, HeldLeases, NvmSpace};
+use crate::volume_freeze::{self, VolumeFreeze};
 use shale_clients::barrier::Barrier;
 use shale_clients::clients::{Clients, LEFT_LOGS};
 use shale_clients::space_credits::SpaceCredits;
@@ -80,6 +81,7 @@ pub(crate) struct Services {
     pub(crate) direct: DirectMappings,
     pub(crate) devices: DeviceManager,
     pub(crate) scrubber: Scrubber,
+    pub(crate) freeze: Arc<VolumeFreeze>,
 }
 
 /// A volume that is open, and nobody's yet.
@@ -248,6 +250,16 @@ impl Base {
         AttachService::new(parts, attach_settings(config, self.staged.as_ref()))
     }
 
+    fn freeze(&self, digests: &Arc<DigestScheduler>, logs_left: u64) -> Arc<VolumeFreeze> {
+        VolumeFreeze::new(volume_freeze::Parts {
+            clients: self.clients.clone(),
+            grace: self.grace.clone(),
+            digests: digests.clone(),
+            clock: self.clock.clone(),
+            logs_left,
+        })
+    }
+
     fn reservations(&self, tiering: &Arc<Tiering>) -> SpaceReservations {
         SpaceReservations {
             clock: self.clock.clone(),
@@ -360,6 +372,7 @@ impl Services {
             direct: base.direct_mappings(),
             devices,
             scrubber: base.scrubber(&tiering),
+            freeze: base.freeze(&digests, recovered.report.logs_left as u64),
             kept: RequestsOfLastDaemon::new(clock, clients, attach.clone(), recovered.kept),
             trimmer: LeaseTrimmer::default(),
             attach,

@@ -14,7 +14,7 @@ use shale_format::LogPos;
 use shale_inodes::node::{Node, NodeState, Nodes};
 use shale_oplog::{Done, LogReservation};
 use shale_proto::message::Space;
-use shale_proto::{LeaseMode, LeaseRequestMode};
+use shale_proto::{LeaseMode, LeaseRequestMode, Reply, Request};
 use shale_session::call_frame::CallFrame;
 use shale_session::caller::Caller;
 use shale_session::errno::{Errno, Result, Stop};
@@ -76,7 +76,10 @@ impl CallRunner {
             let result = {
                 let _inside = ReadSection::enter_as(&services.sections, thread);
                 op.begin();
-                f(&mut op)
+                match op.has_to_wait() {
+                    true => Err(Stop::Frozen),
+                    false => f(&mut op),
+                }
             };
             match result {
                 Ok(value) => {
@@ -313,6 +316,23 @@ impl CallRunner {
     /// Has the log brought into the volume up to this position, if it is not.
     pub(crate) fn digest_to(&self, upto: LogPos) -> Result<()> {
         self.services.digest_to(upto)
+    }
+
+    /// See [`crate::Session::freeze`].
+    pub(crate) fn freeze(&self, max: std::time::Duration) -> Result<()> {
+        let max_ns = u64::try_from(max.as_nanos()).unwrap_or(u64::MAX);
+        self.services
+            .daemon
+            .ask(Request::Freeze { max_ns })
+            .map(|_| ())
+    }
+
+    /// See [`crate::Session::thaw`].
+    pub(crate) fn thaw(&self) -> Result<std::time::Duration> {
+        match self.services.daemon.ask(Request::Thaw)? {
+            Reply::Thawed { ns } => Ok(std::time::Duration::from_nanos(ns)),
+            _ => Err(Errno::PROTO),
+        }
     }
 
     /// Space of the volume. What was deleted counts as free at once.

@@ -25,6 +25,7 @@ use shale_session::options::{SessionMaps, SessionOptions};
 use shale_session::services::Services;
 use shale_sys::clock::Clock;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A client of a volume.
 pub struct Session {
@@ -154,6 +155,20 @@ impl Session {
     /// Gives a lease back. What was written under it is in the volume when this returns.
     pub fn give_back(&self, ino: u64) -> Result<()> {
         self.services().leases.give_back(&self.calls.nodes, ino)
+    }
+
+    /// Has every call of every client wait that would change something, for `max` at most, and returns when nothing changes any more: what
+    /// this session reads until [`Self::thaw`] is the state of one moment, and no other client loses a lease for it. A session that
+    /// ends, or is killed, thaws. Errors: `EBUSY`, somebody else has done so; `EPERM`; `ETIMEDOUT`, logs could not be digested in
+    /// time; `EIO`, or not at all.
+    pub fn freeze(&self, max: Duration) -> Result<()> {
+        self.calls.freeze(max)
+    }
+
+    /// Has calls go on. Gives for how long they have waited. Errors: `ETIMEDOUT`, they have gone on before this was asked, so what was
+    /// read is not of one moment.
+    pub fn thaw(&self) -> Result<Duration> {
+        self.calls.thaw()
     }
 
     /// Leaves the volume: everything is digested when this returns.

@@ -132,6 +132,11 @@ impl NvmCopy {
     }
 }
 
+/// A call that waits for the end of a freeze looks so often for it,
+const FROZEN_PAUSE_NS: u64 = 500_000;
+/// and whether the daemon is there after so many looks.
+const FROZEN_TURNS: u32 = 40;
+
 impl ClientLog {
     /// The log in `map`, which was just made and is empty, and its log in NVM with the model of its buffer if `map` is memory; `page`: the
     /// client page. `is_present`: all of it is in memory.
@@ -574,6 +579,23 @@ impl ClientLog {
                 _ => return Err(Errno::PROTO),
             }
         }
+    }
+
+    /// Waits while the volume is frozen. Outside of the read section and locks. Errors: the daemon does not serve this client any more.
+    #[cold]
+    pub(crate) fn wait_until_thawed(&self) -> Result<()> {
+        for turn in 0u32.. {
+            if !self.daemon.is_frozen() {
+                break;
+            }
+            self.connection.still_served().map_err(final_errno)?;
+            // One that was killed meanwhile never takes the word back.
+            if turn % FROZEN_TURNS == FROZEN_TURNS - 1 {
+                self.daemon.ask(Request::Pace)?;
+            }
+            self.pauses.pause(FROZEN_PAUSE_NS);
+        }
+        Ok(())
     }
 
     /// Gives the space of digested records back to the log, if there is any.

@@ -124,6 +124,8 @@ pub(super) fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         Request::Unlease { ino: 1 },
         Request::Notify,
         Request::HardenAll,
+        Request::Freeze { max_ns: 1_000_000 },
+        Request::Thaw,
         Request::Detach,
     ];
     let greedy = vec![

@@ -66,9 +66,9 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         let client = self.client.get_mut().take();
-        if let Some(client) = client
-            && let Err(halt) = self.services.attach.detach(&client)
-        {
+        let Some(client) = client else { return };
+        self.services.freeze.end_of(&client);
+        if let Err(halt) = self.services.attach.detach(&client) {
             tracing::error!(client = client.id, "client gone: {halt}");
         }
     }
@@ -129,6 +129,7 @@ impl Connection {
             Request::Detach => {
                 let client = self.client.lock().take();
                 if let Some(client) = client {
+                    self.services.freeze.end_of(&client);
                     self.services
                         .attach
                         .detach(&client)
@@ -158,6 +159,15 @@ impl Connection {
                 plain(Reply::Done)
             }
             Request::Pace => plain(self.services.limits.pace(&client)),
+            Request::Freeze { max_ns } => {
+                self.may_freeze()?;
+                self.services.freeze.freeze(&client, max_ns)?;
+                plain(Reply::Frozen)
+            }
+            Request::Thaw => {
+                let ns = self.services.freeze.thaw(&client)?;
+                plain(Reply::Thawed { ns })
+            }
             Request::Notify => {
                 self.services.queue.push(&client);
                 plain(Reply::Done)
@@ -209,6 +219,22 @@ impl Connection {
             return Err((libc::EIO, format!("the client was cut off: {why}")));
         }
         Ok(client)
+    }
+
+    /// Programs of all users wait for it.
+    fn may_freeze(&self) -> Result<(), Refusal> {
+        let Requester {
+            transport, person, ..
+        } = &self.requester;
+        let owner = self.services.volume.superblock().owner_uid;
+        if *transport == Transport::InProcess || person.is_root() || person.uid == owner {
+            return Ok(());
+        }
+        let why = format!(
+            "user {} may not freeze this volume, only its owner {owner} and root",
+            person.uid
+        );
+        Err((libc::EPERM, why))
     }
 
     fn attach(&self, version: u32, wanted: (u64, u8)) -> Result<Answer, Refusal> {
@@ -446,6 +472,19 @@ impl Connection {
             return Err((libc::EINVAL, format!("inode {} cannot be leased", wish.ino)));
         }
         self.check_there(client, wish.ino)?;
+        if wish.mode == LeaseMode::Shared
+            && let Some(generation) = self.services.freeze.generation(client, wish.ino)
+        {
+            return Ok(Reply::Leased {
+                generation,
+                fresh: true,
+                mode: LeaseMode::Shared,
+                used: false,
+                watched: false,
+                shared: false,
+                others: false,
+            });
+        }
         // What may change has to be in NVM.
         let insists = wish.request_mode != LeaseRequestMode::Try;
         let rises = || {
