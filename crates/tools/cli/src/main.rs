@@ -23,7 +23,7 @@ use commands::{
     rescue, run, scrub, status, sync, top, tune, umount,
 };
 use mounts::mount_options;
-use rescue::{import, report, scan};
+use rescue::{backup, import, report, restore, scan};
 use service::{daemon, supervise};
 use shale_verb::{failure, process, terminal};
 
@@ -87,6 +87,10 @@ enum Verb {
     Limit(limit::Args),
     /// Show on which tiers, in which zones, a file lies
     Where(placement::Args),
+    /// Take a backup of a volume as it is at one moment, or list and verify backups
+    Backup(backup::Args),
+    /// Make a volume or a directory equal to a backup
+    Restore(restore::Args),
     /// Check a volume that is not mounted, and repair it if asked
     Fsck(fsck::Args),
     /// Find volumes by what is on devices
@@ -131,6 +135,8 @@ impl Verb {
             Verb::Tune(args) => ("tune", tune::run(&args)),
             Verb::Limit(args) => ("limit", limit::run(&args)),
             Verb::Where(args) => ("where", placement::run(&args)),
+            Verb::Backup(args) => ("backup", backup::run(&args)),
+            Verb::Restore(args) => ("restore", restore::run(&args)),
             Verb::Fsck(args) => ("fsck", fsck::run(&args)),
             Verb::Scan(args) => ("scan", scan::run(&args)),
             Verb::Import(args) => ("import", import::run(&args)),
