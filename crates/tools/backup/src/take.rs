@@ -10,11 +10,13 @@
 //! ([`Entry::settled`]): a change after that has another one. Whoever sets the clock of the machine back can make two of them equal.
 
 use crate::error::{BackupError, Result};
-use crate::manifest::{CHUNK_BYTES, Content, Entry, Header, Manifest, Meta, Piece, Summary, Time};
+use crate::manifest::{
+    CHUNK_BYTES, Content, DEPTH_MAX, Entry, Header, Manifest, Meta, Piece, Summary, Time,
+};
 use crate::source::{READER, Source, called};
 use crate::store::{NewBackup, Store, by_offset, hash_of};
 use shale_libfs::{Attr, Errno, SEEK_DATA, SEEK_HOLE, Session, Timestamp};
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Longest step of the clock that inodes have their times from, and time for who has read it to log.
@@ -335,23 +337,30 @@ impl<'a> Walk<'a> {
         let root = root.filter(|e| e.content == Content::Directory);
         let root = root.ok_or_else(|| called("read the root directory")(Errno::IO))?;
         self.walked.entries.push(root);
-        let mut directories = VecDeque::from([(ROOT, 0u64)]);
-        while let Some((ino, index)) = directories.pop_front() {
-            let Some(names) = self.names(ino, index)? else {
+        // What is left to see of each directory on the way.
+        let names = self.names(ROOT, 0)?.unwrap_or_default();
+        let mut way = vec![(0u64, names.into_iter())];
+        while let Some((index, names)) = way.last_mut() {
+            let index = *index;
+            let Some((name, ino)) = names.next() else {
+                way.pop();
+                progress(self.walked.entries.len() as u64, self.walked.read_bytes);
                 continue;
             };
-            for (name, ino) in names {
-                self.in_time()?;
-                let Some(entry) = self.entry(index, name, ino)? else {
-                    continue;
-                };
-                let n = self.walked.entries.len() as u64;
-                if entry.content == Content::Directory {
-                    directories.push_back((ino, n));
-                }
-                self.walked.entries.push(entry);
+            self.in_time()?;
+            let Some(entry) = self.entry(index, name, ino)? else {
+                continue;
+            };
+            let n = self.walked.entries.len() as u64;
+            let is_directory = entry.content == Content::Directory;
+            self.walked.entries.push(entry);
+            // A tree that moves while it is walked could be walked without end.
+            if is_directory
+                && way.len() < DEPTH_MAX
+                && let Some(names) = self.names(ino, n)?
+            {
+                way.push((n, names.into_iter()));
             }
-            progress(self.walked.entries.len() as u64, self.walked.read_bytes);
         }
         Ok(self.walked)
     }

@@ -7,6 +7,9 @@ use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
+/// Blocks of file systems are no larger.
+const LARGEST_BLOCK_BYTES: u64 = 64 << 10;
+
 /// Opens a file, a new one if `is_new`.
 pub(super) fn open(dir: BorrowedFd<'_>, name: &[u8], is_new: bool) -> Step<OwnedFd> {
     let base = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -47,7 +50,8 @@ pub(super) fn fill(
         written += u64::from(piece.bytes);
     }
     if old_size > end {
-        punch(file, end, size)?;
+        // A part of a block stays: beyond the end all of it goes.
+        punch(file, end, size.next_multiple_of(LARGEST_BLOCK_BYTES))?;
     }
     Ok(written)
 }

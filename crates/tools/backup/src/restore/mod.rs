@@ -60,6 +60,7 @@ pub fn restore(
         }
         _ => {}
     }
+    raise_open_files();
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::open(target, flags, Mode::empty())
         .map_err(BackupError::file(target, "open the directory"))?;
@@ -91,6 +92,17 @@ pub fn restore(
     let done = tree.done;
     rustix::fs::syncfs(&root).map_err(BackupError::file(target, "make it durable"))?;
     Ok(done)
+}
+
+/// All directories on the way to a name are open, and there may be thousands.
+fn raise_open_files() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let most = rustix::process::Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    let _ = setrlimit(Resource::Nofile, most);
 }
 
 /// A step that failed: what, and why.

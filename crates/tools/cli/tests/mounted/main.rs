@@ -3,6 +3,7 @@
 //! Each test has a volume in memory and a mount point of its own, and takes both away
 //! whatever happens.
 
+mod backup;
 mod coherence;
 mod commands;
 mod damaged;

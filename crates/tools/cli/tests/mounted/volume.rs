@@ -222,6 +222,15 @@ impl Volume {
         Self::made(name, nvm, Some(below), &["--ssd", &ssd, "--hdd", &hdd])
     }
 
+    /// Makes a volume without NVM, on an SSD of this size.
+    pub fn of_ssd(name: &str, bytes: &str) -> Self {
+        let below = tempfile::tempdir_in("/var/tmp").unwrap();
+        let ssd = format!("{}:{bytes}", below.path().join("ssd.img").display());
+        Self::made_by(name, "0", Some(below), |mkfs| {
+            shale(&[&mkfs[..2], &["--ssd", &ssd]].concat()).ok();
+        })
+    }
+
     /// Makes a volume with these devices: `--ssd` or `--hdd`, which other options may stand before; path in `below`, size.
     pub fn with_devices(
         name: &str,
@@ -428,6 +437,15 @@ impl Drop for Volume {
         while self.is_mounted() {
             detach(self.mountpoint());
             thread::sleep(Duration::from_millis(10));
+        }
+        // The memory tier of a volume without NVM, and logs in memory, of a daemon that was killed.
+        let text = fs::read_to_string(&self.file).unwrap_or_default();
+        let uuid = text.lines().find_map(|line| line.strip_prefix("uuid = "));
+        if let Some(uuid) = uuid
+            .map(|uuid| uuid.trim_matches('"'))
+            .filter(|u| u.len() >= 32)
+        {
+            let _ = fs::remove_dir_all(Path::new("/dev/shm").join(format!("shale-{uuid}")));
         }
         // What is left in the state directory is taken away by the next mount of anybody.
         for entry in fs::read_dir("/run/shale").into_iter().flatten().flatten() {
