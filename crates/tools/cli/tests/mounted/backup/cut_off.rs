@@ -13,6 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 /// One more client, as `shale backup` is.
 fn client(v: &Volume) -> Arc<Session> {
@@ -22,8 +23,9 @@ fn client(v: &Volume) -> Arc<Session> {
 }
 
 /// Programs that count in a file each, on the mount and under `shale run`, until they are dropped.
-struct Counters<'v> {
-    v: &'v Volume,
+/// They say beside the volume how far they are: to read a file on the mount can have to wait for the kernel's lock, which a call holds that waits.
+struct Counters {
+    beside: TempDir,
     children: Vec<Child>,
 }
 
@@ -31,14 +33,17 @@ const NAMES: [&str; 2] = ["on-the-mount", "under-run"];
 const SCRIPT: &str = "\
 import os, sys
 file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+said = os.open(sys.argv[2], os.O_RDWR | os.O_CREAT)
 number = 0
 while True:
     number += 1
     os.pwrite(file, b'%020d' % number, 0)
+    os.pwrite(said, b'%020d' % number, 0)
 ";
 
-impl<'v> Counters<'v> {
-    fn start(v: &'v Volume) -> Self {
+impl Counters {
+    fn start(v: &Volume) -> Self {
+        let beside = tempfile::tempdir_in("/var/tmp").unwrap();
         let start = |name: &str| {
             let mut command = match name == NAMES[0] {
                 true => Command::new("python3"),
@@ -50,22 +55,23 @@ impl<'v> Counters<'v> {
             let command = command
                 .args(["-c", SCRIPT])
                 .arg(v.mountpoint().join(name))
+                .arg(beside.path().join(name))
                 .env("SHALE_PRELOAD", library())
                 .env("SHALE_WARM_CALLS", "0");
             command.stdout(Stdio::null()).spawn().unwrap()
         };
         let counters = Self {
-            v,
             children: NAMES.map(start).into(),
+            beside,
         };
         counters.assert_counting("from the start");
         counters
     }
 
-    /// How far they are, as the volume has it now.
+    /// How far they are.
     fn now(&self) -> Vec<u64> {
         let number = |name: &&str| {
-            let text = fs::read_to_string(self.v.mountpoint().join(name)).unwrap_or_default();
+            let text = fs::read_to_string(self.beside.path().join(name)).unwrap_or_default();
             text.trim().parse().unwrap_or(0)
         };
         NAMES.iter().map(number).collect()
@@ -101,7 +107,7 @@ impl<'v> Counters<'v> {
     }
 }
 
-impl Drop for Counters<'_> {
+impl Drop for Counters {
     fn drop(&mut self) {
         for child in &mut self.children {
             let _ = child.kill();
