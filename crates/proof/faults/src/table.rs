@@ -6,7 +6,7 @@ use crate::media::{golden, memory_errors, segments};
 use crate::metadata::{
     buffered_logs, damaged_images, misdirected_writes, repair_cuts, rot, update_logs,
 };
-use crate::processes::{clients, killed, open_calls};
+use crate::processes::{clients, freezes, killed, open_calls};
 use crate::trial::Trial;
 use crate::volume::stage::Checked;
 use shale_bench::Result;
@@ -218,6 +218,12 @@ pub const ROWS: &[Row] = &[
         "blocks that others free, and log space, are not given out while a call can see them; then \
          they come back",
         open_calls::calls,
+    ),
+    row(
+        "frozen",
+        "while a volume is frozen for a backup nothing moves, all that had returned is there, and a call \
+         that was inside is there as a whole; then all goes on, and who read it goes by leases",
+        freezes::frozen,
     ),
     row(
         "client-limits",

@@ -299,6 +299,21 @@ pub const MUTANTS: [Mutant; 127] = [
         "call-goes-on",
     ),
     of_faults(
+        "freeze-unseen",
+        "calls do not look whether the volume is frozen",
+        "frozen",
+    ),
+    of_faults(
+        "freeze-grace",
+        "a freeze does not wait for calls that are inside",
+        "frozen",
+    ),
+    of_faults(
+        "freeze-leases",
+        "who froze a volume keeps the leases that it had meanwhile",
+        "frozen",
+    ),
+    of_faults(
         "reclaim-grace",
         "log space is given back before all have left the calls that see it",
         "call-goes-on",

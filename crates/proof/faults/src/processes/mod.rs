@@ -2,5 +2,6 @@
 
 pub mod child;
 pub mod clients;
+pub mod freezes;
 pub mod killed;
 pub mod open_calls;

@@ -257,13 +257,14 @@ fn list(dest: &Path, as_json: bool) -> Result<()> {
             .filter_map(Value::as_str);
         let needs: Vec<&str> = needs.filter_map(|name| name.split('-').next()).collect();
         let frozen = format!("{:.0} ms", row["frozen_ms"].as_f64().unwrap_or(0.0).ceil());
-        say!(
+        let line = format!(
             "{name:<22}{:>10}{:>12}{:>12}{frozen:>10}  {}",
             row["files"].as_u64().unwrap_or(0),
             bytes("bytes"),
             bytes("new_bytes"),
             needs.join(" ")
         );
+        say!("{}", line.trim_end());
     }
     Ok(())
 }
