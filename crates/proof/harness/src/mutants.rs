@@ -82,7 +82,7 @@ const fn of_hostile(name: &'static str, what: &'static str) -> Mutant {
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 127] = [
+pub const MUTANTS: [Mutant; 130] = [
     of_ordered(
         "fsync-alone",
         "fsync of an ordered client makes its last call durable, and not those before it",

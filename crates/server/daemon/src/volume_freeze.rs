@@ -86,7 +86,7 @@ impl VolumeFreeze {
                 format!("no thread for the end of a freeze: {e}"),
             ));
         }
-        if let Err(halt) = self.settle() {
+        if let Err(halt) = self.digest_all() {
             self.end(number);
             return Err((libc::EIO, halt.to_string()));
         }
@@ -144,7 +144,7 @@ impl VolumeFreeze {
     }
 
     /// Waits for the calls that had begun, and digests what they and all before them have logged.
-    fn settle(&self) -> Result<(), DigestStop> {
+    fn digest_all(&self) -> Result<(), DigestStop> {
         let clients = self.parts.clients.snapshot();
         if !mutants::is_on("freeze-grace") {
             self.parts.grace.wait(&clients);

@@ -11,6 +11,7 @@
 //! | [`take`] | taking a backup |
 //! | [`restore`] | making a tree equal to one |
 //! | [`verify`] | reading all of one |
+//! | [`verbs`] | the two verbs of the `shale` program |
 #![forbid(unsafe_code)]
 
 pub mod error;
@@ -19,6 +20,7 @@ pub mod restore;
 pub mod source;
 pub mod store;
 pub mod take;
+pub mod verbs;
 pub mod verify;
 
 pub use error::{BackupError, Result};

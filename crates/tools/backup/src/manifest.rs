@@ -112,7 +112,7 @@ pub struct Entry {
     pub name: Vec<u8>,
     /// What it is.
     pub meta: Meta,
-    /// `meta.ctime` was past when the content was read, by more than the clock's steps: whoever finds the inode with the
+    /// `meta.ctime` was past when the content was read, by more than the clock's steps: a backup that finds the inode with the
     /// same time knows that it has not changed.
     pub settled: bool,
     /// What it holds.

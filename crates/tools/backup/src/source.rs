@@ -96,9 +96,9 @@ impl Source {
     ///
     /// # Errors
     /// It cannot be closed as it should be.
-    pub fn close(self) -> Result<()> {
+    pub fn close(&self) -> Result<()> {
         self.session.detach().map_err(called("leave the volume"))?;
-        match self.daemon {
+        match &self.daemon {
             Some(daemon) => daemon
                 .shutdown()
                 .map_err(|e| BackupError::Open(e.to_string())),

@@ -33,7 +33,9 @@ pub struct Store(PathBuf);
 
 /// Held while a backup is taken.
 #[derive(Debug)]
-pub struct StoreLock(#[allow(dead_code)] File);
+pub struct StoreLock {
+    _file: File,
+}
 
 impl Store {
     /// The directory at `path`, which is made if there is none or if it is empty.
@@ -97,7 +99,7 @@ impl Store {
             .open(&path);
         let file = file.map_err(BackupError::file(&path, "open it"))?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(StoreLock(file)),
+            Ok(()) => Ok(StoreLock { _file: file }),
             Err(rustix::io::Errno::WOULDBLOCK) => Err(BackupError::Busy(self.0.clone())),
             Err(e) => Err(BackupError::file(&path, "lock it")(e)),
         }
@@ -242,11 +244,6 @@ impl NewBackup {
             .map_err(BackupError::file(&self.path, "write to it"))?;
         self.written += bytes.len() as u64;
         Ok(at)
-    }
-
-    /// Bytes of content so far.
-    pub fn written(&self) -> u64 {
-        self.written
     }
 
     /// Makes it complete: from when this returns it survives a power cut as a whole.
@@ -403,7 +400,7 @@ mod tests {
             "0001-19700101T000005Z"
         );
         drop(store.begin(&lock, 9).unwrap());
-        assert_eq!(store.complete().unwrap(), [name.clone()]);
+        assert_eq!(store.complete().unwrap(), std::slice::from_ref(&name));
         assert_eq!(store.partial().unwrap(), Vec::<String>::new());
         assert_eq!(store.find(Some("0001")).unwrap(), name);
         assert_eq!(store.find(None).unwrap(), name);

@@ -7,7 +7,7 @@
 //! 3. The volume is thawed. If it had thawed by itself before, what was read is not of one moment: from step 1.
 //!
 //! A change time tells of each change if it is past, by more than a step of the clock, when the content is read
-//! ([`Entry::settled`]): a change after that has another one. Whoever sets the clock of the machine back can make two of them equal.
+//! ([`Entry::settled`]): a change after that has another one. Setting the clock of the machine back can make two of them equal.
 
 use crate::error::{BackupError, Result};
 use crate::manifest::{
@@ -292,6 +292,9 @@ struct Walked {
     read_bytes: u64,
 }
 
+/// Names in a directory, with the numbers of their inodes.
+type Names = Vec<(Vec<u8>, u64)>;
+
 /// One walk through the tree.
 struct Walk<'a> {
     session: &'a Session,
@@ -374,7 +377,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The names in a directory; `None`: it is gone, or cannot be read, which is noted then.
-    fn names(&mut self, ino: u64, index: u64) -> Result<Option<Vec<(Vec<u8>, u64)>>> {
+    fn names(&mut self, ino: u64, index: u64) -> Result<Option<Names>> {
         let mut names = Vec::new();
         let listed = self.session.readdir(&READER, ino, 0, false, &mut |e| {
             if e.name != b"." && e.name != b".." {

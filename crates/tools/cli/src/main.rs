@@ -22,9 +22,11 @@ use commands::{
     bench, completions, device, df, digest, fsck, limit, log, migrate, mkfs, mount, pin, placement,
     rescue, run, scrub, status, sync, top, tune, umount,
 };
+use control::ask;
 use mounts::mount_options;
-use rescue::{backup, import, report, restore, scan};
+use rescue::{import, report, scan};
 use service::{daemon, supervise};
+use shale_backup::verbs::{backup, restore};
 use shale_verb::{failure, process, terminal};
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -135,7 +137,10 @@ impl Verb {
             Verb::Tune(args) => ("tune", tune::run(&args)),
             Verb::Limit(args) => ("limit", limit::run(&args)),
             Verb::Where(args) => ("where", placement::run(&args)),
-            Verb::Backup(args) => ("backup", backup::run(&args)),
+            Verb::Backup(args) => (
+                "backup",
+                backup::run(&args, |path| Ok(ask::mount_at(path)?.state.mountpoint)),
+            ),
             Verb::Restore(args) => ("restore", restore::run(&args)),
             Verb::Fsck(args) => ("fsck", fsck::run(&args)),
             Verb::Scan(args) => ("scan", scan::run(&args)),

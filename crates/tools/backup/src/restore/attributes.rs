@@ -68,7 +68,7 @@ pub(super) fn set_flags(dir: BorrowedFd<'_>, name: &[u8], flags: u32) -> rustix:
     };
     match now & KNOWN == wanted {
         true => Ok(()),
-        false => rustix::fs::ioctl_setflags(&file, now - KNOWN | wanted),
+        false => rustix::fs::ioctl_setflags(&file, (now - KNOWN) | wanted),
     }
 }
 
@@ -84,8 +84,8 @@ pub(super) fn is_unchanged(stat: &Stat, meta: &Meta) -> bool {
     let time = |s: i64, ns: u64| -> Time { (s, ns as u32) };
     stat.st_ino == meta.ino
         && stat.st_size as u64 == meta.size
-        && time(stat.st_mtime, stat.st_mtime_nsec as u64) == meta.mtime
-        && time(stat.st_ctime, stat.st_ctime_nsec as u64) == meta.ctime
+        && time(stat.st_mtime, stat.st_mtime_nsec) == meta.mtime
+        && time(stat.st_ctime, stat.st_ctime_nsec) == meta.ctime
 }
 
 /// Makes everything but content equal.

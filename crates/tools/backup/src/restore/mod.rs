@@ -368,7 +368,7 @@ impl Tree<'_> {
         let kind = |mode| FileType::from_raw_mode(mode);
         let special = matches!(entry.content, Content::Special);
         kind(stat.st_mode) == kind(meta.mode)
-            && u64::from(meta.nlink) == stat.st_nlink as u64
+            && u64::from(meta.nlink) == stat.st_nlink
             && !self.claimed.contains(&(stat.st_dev, stat.st_ino))
             && (!special || stat.st_rdev == attributes::device(meta))
     }

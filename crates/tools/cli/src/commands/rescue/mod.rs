@@ -1,7 +1,5 @@
 //! What helps when something was lost or went wrong: volumes found on devices, their volume files written again, failure reports.
 
-pub mod backup;
 pub mod import;
 pub mod report;
-pub mod restore;
 pub mod scan;

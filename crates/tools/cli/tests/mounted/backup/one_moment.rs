@@ -1,4 +1,4 @@
-//! Of which moment a backup is: never has it what was written later without what was written before, whoever wrote it,
+//! Of which moment a backup is: never has it what was written later without what was written before, by any program,
 //! on the mount or under `shale run`, without fsync; and a database is whole.
 
 use super::{backup, of_each_kind, restore};
@@ -129,7 +129,7 @@ fn nothing_is_there_without_what_was_written_before() {
 /// One program writes on the mount and says so to one under `shale run`, which writes then, and the other way round:
 /// two clients with logs of their own.
 #[test]
-fn what_another_program_was_told_of_is_there_with_what_it_wrote() {
+fn what_a_program_had_waited_for_is_there_with_what_it_wrote() {
     for v in of_each_kind("backup-cause") {
         let writer = Writer::start(false, "tell-other", v.mountpoint(), true);
         rounds(&v, |target, take| {

@@ -1,13 +1,14 @@
 //! `shale restore`: makes a tree equal to a backup.
 
 use super::backup::failure;
-use crate::failure::{Failure, Result};
-use crate::terminal::{Waiting, note, print_json, say};
+use crate::restore::{self, Options};
+use crate::store::Store;
 use serde_json::json;
-use shale_backup::restore::{self, Options};
-use shale_backup::store::Store;
 use shale_status::fields::count;
 use shale_sys::{printable, size};
+use shale_verb::failure::{Failure, Result};
+use shale_verb::terminal::{Waiting, print_json};
+use shale_verb::{note, say};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -43,6 +44,9 @@ pub struct Args {
 }
 
 /// Restores.
+///
+/// # Errors
+/// What failed, and what to do.
 pub fn run(args: &Args) -> Result<()> {
     let begun = Instant::now();
     let store = Store::open(&args.dest).map_err(failure)?;

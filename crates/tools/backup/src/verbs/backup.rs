@@ -1,16 +1,17 @@
 //! `shale backup`: the state of one moment, of a volume that is in use.
 
-use crate::control::ask;
-use crate::failure::{Failure, Result};
-use crate::terminal::{Waiting, note, print_json, say};
+use crate::error::BackupError;
+use crate::manifest::Summary;
+use crate::source::Source;
+use crate::store::Store;
+use crate::take::{self, Base, Options, Taken};
+use crate::verify::{self, Seen};
 use serde_json::{Value, json};
-use shale_backup::source::Source;
-use shale_backup::store::Store;
-use shale_backup::take::{self, Base, Options, Taken};
-use shale_backup::verify::{self, Seen};
-use shale_backup::{BackupError, manifest::Summary};
 use shale_status::fields::count;
 use shale_sys::{printable, size};
+use shale_verb::failure::{Failure, Result};
+use shale_verb::terminal::{Waiting, print_json};
+use shale_verb::{note, say};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -93,30 +94,34 @@ pub fn failure(error: BackupError) -> Failure {
     }
 }
 
-/// Takes a backup, or shows or verifies those that there are.
-pub fn run(args: &Args) -> Result<()> {
+/// Takes a backup, or shows or verifies those that there are. `mount_at`: the mount point that a user means by a path.
+///
+/// # Errors
+/// What failed, and what to do.
+pub fn run(args: &Args, mount_at: impl FnOnce(&Path) -> Result<PathBuf>) -> Result<()> {
     match (&args.list, &args.verify, &args.source, &args.dest) {
         (Some(dest), ..) => list(dest, args.json),
         (_, Some(dest), ..) => verify(dest, args.json),
-        (_, _, Some(source), Some(dest)) => backup(args, source, dest),
+        (_, _, Some(source), Some(dest)) => {
+            let opened = match source.is_dir() {
+                true => Source::mounted(&mount_at(source)?),
+                false => Source::unmounted(source),
+            };
+            backup(args, &opened.map_err(failure)?, dest)
+        }
         _ => Err(Failure::usage(
             "a volume and a directory of backups are needed",
         )),
     }
 }
 
-fn backup(args: &Args, source: &Path, dest: &Path) -> Result<()> {
+fn backup(args: &Args, source: &Source, dest: &Path) -> Result<()> {
     let begun = Instant::now();
-    let opened = match source.is_dir() {
-        true => Source::mounted(&ask::mount_at(source)?.state.mountpoint),
-        false => Source::unmounted(source),
-    };
-    let opened = opened.map_err(failure)?;
     let store = Store::create(dest).map_err(failure)?;
     let on = std::fs::metadata(store.path())
         .map_err(Failure::because(dest.display()))?
         .dev();
-    if opened.device == Some(on) {
+    if source.device == Some(on) {
         let text = format!(
             "{}: it lies on the volume itself, which would wait for itself",
             dest.display()
@@ -132,12 +137,12 @@ fn backup(args: &Args, source: &Path, dest: &Path) -> Result<()> {
         longest_freeze: args.max_freeze,
     };
     let waiting = Waiting::start("reading the volume");
-    let taken = take::take(&opened, &store, &options, &mut |names, bytes| {
+    let taken = take::take(source, &store, &options, &mut |names, bytes| {
         waiting.at(&format!("{names} names seen, {} read", size::show(bytes)));
     });
     drop(waiting);
     let taken = taken.map_err(failure)?;
-    opened.close().map_err(failure)?;
+    source.close().map_err(failure)?;
     print(args, dest, &taken, begun.elapsed())?;
     match taken.summary.unreadable {
         0 => Ok(()),

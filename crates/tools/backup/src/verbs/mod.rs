@@ -1,0 +1,4 @@
+//! The verbs `shale backup` and `shale restore`: arguments, and what is said.
+
+pub mod backup;
+pub mod restore;
