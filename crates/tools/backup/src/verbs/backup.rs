@@ -29,8 +29,7 @@ Examples:
   shale backup /mnt/shale /backup/shale
   shale backup /etc/shale/data.toml /backup/shale   a volume that is not mounted
   shale backup --list /backup/shale
-  shale backup --verify /backup/shale               reads everything; exit code 3:
-                                                    damage was found";
+  shale backup --verify /backup/shale               exit code 3: damage found";
 
 /// Arguments of `backup`.
 #[derive(Debug, clap::Args)]
