@@ -69,6 +69,10 @@ pub mod mount_flag {
     /// Nothing is changed for a moment, in which a backup is taken ([`Request::Freeze`](crate::Request::Freeze)): a call that has
     /// space in its log looks here within its read section, and waits outside of it.
     pub const FROZEN: u64 = 8;
+    /// In the page of the client that has frozen the volume, as long as nothing changes: it reads under shared leases that it
+    /// takes for given, with the generations that this page has. All of these are raised when the freeze ends, before and
+    /// after this bit goes.
+    pub const READS_FROZEN: u64 = 16;
 }
 
 /// Words of the client page (byte offsets).

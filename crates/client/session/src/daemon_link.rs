@@ -157,6 +157,14 @@ impl DaemonLink {
         self.words.load_u64(daemon_page::MOUNT) & mount_flag::FROZEN != 0
     }
 
+    /// The generation with which the caller may take a shared lease on `ino` for given; `None`: it has to ask.
+    pub(crate) fn frozen_generation(&self, ino: u64) -> Option<u32> {
+        // In this order: a generation that was raised for the last time comes without the bit.
+        let generation = self.lease_word(ino);
+        let flags = self.words.load_u64(daemon_page::MOUNT);
+        (flags & mount_flag::READS_FROZEN != 0).then_some(generation)
+    }
+
     /// Whether it is to be noted that a file was read.
     #[inline]
     pub fn notes_access(&self) -> bool {

@@ -137,8 +137,13 @@ impl Leases {
         if !asks && inode.is_some_and(|i| self.holds(&*i, mode)) {
             return Ok(true);
         }
-        let (generation, fresh, mode, used, watched, shared, others) =
-            match self.daemon.ask(Request::Lease {
+        let frozen = match mode {
+            LeaseMode::Shared => self.daemon.frozen_generation(ino),
+            LeaseMode::Exclusive => None,
+        };
+        let given = match frozen {
+            Some(generation) => (generation, true, mode, false, false, false, false),
+            None => match self.daemon.ask(Request::Lease {
                 ino,
                 mode,
                 request_mode,
@@ -155,7 +160,9 @@ impl Leases {
                 Reply::NotLeased => return Ok(false),
                 Reply::Mediated { .. } => return Err(MEDIATED),
                 _ => return Err(Errno::PROTO),
-            };
+            },
+        };
+        let (generation, fresh, mode, used, watched, shared, others) = given;
         failpoints::reach("lease-given");
         loop {
             let inside = ReadSection::enter(&self.sections);

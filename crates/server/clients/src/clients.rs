@@ -40,12 +40,18 @@ struct Published {
     failed: u64,
     /// [`mount_flag::FROZEN`], or nothing.
     frozen: u64,
+    /// The client that reads what is frozen.
+    reader: Option<u32>,
 }
 
 impl Published {
-    /// The word that clients see.
-    fn flags(&self) -> u64 {
-        self.mount | self.failed | self.frozen
+    /// The word that a client sees.
+    fn flags(&self, client: &Client) -> u64 {
+        let reads = match self.reader == Some(client.id) {
+            true => mount_flag::READS_FROZEN,
+            false => 0,
+        };
+        self.mount | self.failed | self.frozen | reads
     }
 }
 
@@ -136,7 +142,7 @@ impl Clients {
         let published = self.published.lock();
         client.daemon_page.set_epoch(published.epoch);
         client.daemon_page.set_tiers(is_tiered());
-        client.daemon_page.set_mount(published.flags());
+        client.daemon_page.set_mount(published.flags(client));
         let before = self.attached.write().insert(client.id, client.clone());
         assert!(before.is_none(), "number {} was taken twice", client.id);
     }
@@ -187,7 +193,7 @@ impl Clients {
         let mut published = self.published.lock();
         published.mount = flags;
         for client in self.attached.read().values() {
-            client.daemon_page.set_mount(published.flags());
+            client.daemon_page.set_mount(published.flags(client));
         }
     }
 
@@ -196,16 +202,18 @@ impl Clients {
         let mut published = self.published.lock();
         published.failed = mount_flag::HARDENING_FAILED;
         for client in self.attached.read().values() {
-            client.daemon_page.set_mount(published.flags());
+            client.daemon_page.set_mount(published.flags(client));
         }
     }
 
-    /// Has all clients, and those to come, wait before they change something, or go on.
-    pub fn tell_frozen(&self, frozen: bool) {
+    /// Has all clients, and those to come, wait before they change something, or go on. `reader`: the client that reads meanwhile,
+    /// once nothing changes any more.
+    pub fn tell_frozen(&self, frozen: bool, reader: Option<u32>) {
         let mut published = self.published.lock();
         published.frozen = if frozen { mount_flag::FROZEN } else { 0 };
+        published.reader = reader;
         for client in self.attached.read().values() {
-            client.daemon_page.set_mount(published.flags());
+            client.daemon_page.set_mount(published.flags(client));
         }
     }
 

@@ -7,8 +7,9 @@
 //! 3. All logs are digested.
 //!
 //! From then on the volume has the state of one moment, and the client that asked for it reads without taking leases:
-//! holders would have to give up what they cache, and the kernel may hold pages locked for writes that wait. For such a
-//! lease nothing is noted in the table, so all of that client's lease words are raised when the freeze ends.
+//! holders would have to give up what they cache, and the kernel may hold pages locked for writes that wait. It takes them for
+//! given ([`shale_proto::shared_pages::mount_flag::READS_FROZEN`]), and nothing is noted in the table, so all of that client's lease
+//! words are raised when the freeze ends.
 //!
 //! A freeze ends when it is asked to, with the connection of its client, or when its time is over: whichever is
 //! first. A daemon that dies takes its pages with it, and clients that wait ask it now and then.
@@ -40,8 +41,6 @@ struct Freeze {
     number: u64,
     client: Arc<Client>,
     since_ns: u64,
-    /// Everything is in the volume.
-    complete: bool,
 }
 
 #[derive(Default)]
@@ -90,9 +89,9 @@ impl VolumeFreeze {
             self.end(number);
             return Err((libc::EIO, halt.to_string()));
         }
-        match &mut self.state.lock().now {
+        match &self.state.lock().now {
             Some(freeze) if freeze.number == number => {
-                freeze.complete = true;
+                self.parts.clients.tell_frozen(true, Some(client.id));
                 Ok(())
             }
             _ => Err((
@@ -115,9 +114,8 @@ impl VolumeFreeze {
             number: state.last,
             client: client.clone(),
             since_ns: self.parts.clock.monotonic_ns(),
-            complete: false,
         });
-        self.parts.clients.tell_frozen(true);
+        self.parts.clients.tell_frozen(true, None);
         Ok(state.last)
     }
 
@@ -160,14 +158,6 @@ impl VolumeFreeze {
         Ok(())
     }
 
-    /// The generation with which `client` may read inode `ino` without a lease from the table; `None`: it has frozen nothing.
-    pub(crate) fn generation(&self, client: &Client, ino: u64) -> Option<u32> {
-        let state = self.state.lock();
-        let freeze = state.now.as_ref()?;
-        let its = freeze.complete && freeze.client.id == client.id;
-        its.then(|| client.daemon_page.generation(ino))
-    }
-
     /// Ends the freeze of a client, which asks for it. Gives for how long calls have waited.
     pub(crate) fn thaw(&self, client: &Client) -> Result<u64, Refusal> {
         self.end_of(client).ok_or_else(|| {
@@ -190,11 +180,16 @@ impl VolumeFreeze {
     fn end(&self, number: u64) -> Option<u64> {
         let mut state = self.state.lock();
         let freeze = state.now.take_if(|freeze| freeze.number == number)?;
-        // Before anybody changes what it may read.
-        if !mutants::is_on("freeze-leases") {
-            freeze.client.daemon_page.bump_all_generations();
-        }
-        self.parts.clients.tell_frozen(false);
+        let raise = || {
+            if !mutants::is_on("freeze-leases") {
+                freeze.client.daemon_page.bump_all_generations();
+            }
+        };
+        // Before anybody changes what it may read; and after it has seen for the last time that it may, with generations that
+        // were raised already.
+        raise();
+        self.parts.clients.tell_frozen(false, None);
+        raise();
         self.ended.notify_all();
         Some(
             self.parts

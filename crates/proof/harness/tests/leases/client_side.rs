@@ -76,6 +76,11 @@ mod daemon_link {
             }
         }
 
+        /// Nothing is frozen here.
+        pub(crate) fn frozen_generation(&self, _ino: u64) -> Option<u32> {
+            None
+        }
+
         pub(crate) fn lease_word(&self, ino: u64) -> u32 {
             self.words.load_u32(daemon_page::bucket(ino))
         }

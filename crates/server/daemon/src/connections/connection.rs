@@ -472,19 +472,6 @@ impl Connection {
             return Err((libc::EINVAL, format!("inode {} cannot be leased", wish.ino)));
         }
         self.check_there(client, wish.ino)?;
-        if wish.mode == LeaseMode::Shared
-            && let Some(generation) = self.services.freeze.generation(client, wish.ino)
-        {
-            return Ok(Reply::Leased {
-                generation,
-                fresh: true,
-                mode: LeaseMode::Shared,
-                used: false,
-                watched: false,
-                shared: false,
-                others: false,
-            });
-        }
         // What may change has to be in NVM.
         let insists = wish.request_mode != LeaseRequestMode::Try;
         let rises = || {

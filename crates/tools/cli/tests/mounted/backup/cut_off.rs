@@ -335,6 +335,10 @@ fn too_short_a_freeze_is_no_backup() {
     v.mount();
     let beside = tempfile::tempdir_in("/var/tmp").unwrap();
     let dest = beside.path().join("dest");
+    // To look at all of them takes longer, whatever the writer does.
+    for n in 0..4000 {
+        fs::write(v.mountpoint().join(format!("file-{n}")), "").unwrap();
+    }
     let stop = Arc::new(AtomicBool::new(false));
     let longest = Arc::new(AtomicU64::new(0));
     let (stopped, waited) = (stop.clone(), longest.clone());
