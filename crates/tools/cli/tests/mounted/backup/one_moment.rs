@@ -2,7 +2,7 @@
 //! on the mount or under `shale run`, without fsync; and a database is whole.
 
 use super::{backup, of_each_kind, restore};
-use crate::volume::{SHALE, Volume, library};
+use crate::volume::{SHALE, Volume, library, with_library};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -106,24 +106,41 @@ fn rounds(v: &Volume, mut check: impl FnMut(&Path, &mut dyn FnMut())) {
 
 #[test]
 fn nothing_is_there_without_what_was_written_before() {
-    for v in of_each_kind("backup-moment") {
-        let writers = [("mount", false), ("run", true)].map(|(name, direct)| {
-            let dir = v.mountpoint().join(name);
-            fs::create_dir(&dir).unwrap();
-            (name, Writer::start(direct, "two-files", &dir, true))
-        });
-        rounds(&v, |target, take| {
-            let since: Vec<u64> = writers.iter().map(|(_, w)| w.said()).collect();
-            take();
-            for ((name, writer), since) in writers.iter().zip(since) {
-                let files = ["a", "b", "c"].map(|file| target.join(name).join(file));
-                assert_in_order(&files, since, writer.said());
-            }
-        });
-        drop(writers);
-        v.umount();
-        v.fsck();
+    of_each_kind("backup-moment").iter().for_each(in_order);
+}
+
+/// Their logs lie in memory, and are copied to NVM later.
+#[test]
+fn nor_where_clients_are_buffered_or_ordered() {
+    if with_library("backup-strict").is_none() {
+        return;
     }
+    for v in [
+        Volume::buffered("backup-buffered"),
+        Volume::ordered("backup-ordered"),
+    ] {
+        v.mount();
+        in_order(&v);
+    }
+}
+
+fn in_order(v: &Volume) {
+    let writers = [("mount", false), ("run", true)].map(|(name, direct)| {
+        let dir = v.mountpoint().join(name);
+        fs::create_dir(&dir).unwrap();
+        (name, Writer::start(direct, "two-files", &dir, true))
+    });
+    rounds(v, |target, take| {
+        let since: Vec<u64> = writers.iter().map(|(_, w)| w.said()).collect();
+        take();
+        for ((name, writer), since) in writers.iter().zip(since) {
+            let files = ["a", "b", "c"].map(|file| target.join(name).join(file));
+            assert_in_order(&files, since, writer.said());
+        }
+    });
+    drop(writers);
+    v.umount();
+    v.fsck();
 }
 
 /// One program writes on the mount and says so to one under `shale run`, which writes then, and the other way round:
