@@ -6,9 +6,11 @@
 //! | [`terminal`] | what goes to the user |
 //! | [`mount_table`] | the kernel's table of mounts |
 //! | [`process`] | processes by number and time of start |
+//! | [`user`] | users by name or number |
 #![forbid(unsafe_code)]
 
 pub mod failure;
 pub mod mount_table;
 pub mod process;
 pub mod terminal;
+pub mod user;

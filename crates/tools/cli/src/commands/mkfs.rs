@@ -3,7 +3,6 @@
 use crate::commands::device::divided;
 use crate::failure::{Failure, Result};
 use crate::terminal::{note, say};
-use nix::unistd::User;
 use shale_format::limits::{LOG_BYTES_MAX, LOG_BYTES_MIN};
 use shale_format::{Durability, TierId};
 use shale_persist::Domain;
@@ -12,6 +11,7 @@ use shale_pool::volume_file::{DeviceFile, NvmEntry};
 use shale_pool::{LowerTiers, Made, MakeOptions, StagedSizes, make_volume};
 use shale_sys::SystemClock;
 use shale_sys::size;
+use shale_verb::user::parse_user;
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
@@ -108,18 +108,6 @@ pub struct Args {
     /// Say what was made as JSON
     #[arg(long)]
     json: bool,
-}
-
-/// The number of a user, by name or number.
-pub fn parse_user(text: &str) -> std::result::Result<u32, String> {
-    let named = User::from_name(text).map_err(|e| format!("user '{text}': {e}"))?;
-    let uid = match named {
-        Some(user) => Some(user.uid.as_raw()),
-        None => text.parse().ok(),
-    };
-    uid.filter(|uid| *uid != u32::MAX).ok_or_else(|| {
-        format!("'{text}' is no user of this machine; users that are known elsewhere: by number")
-    })
 }
 
 /// The devices of a tier, with the model that was asked for.
@@ -365,16 +353,6 @@ fn print(args: &Args, made: &Made) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn users_by_name_and_number() {
-        for (user, uid) in [("root", 0), ("nobody", 65_534), ("100100", 100_100)] {
-            assert_eq!(parse_user(user), Ok(uid), "{user}");
-        }
-        for user in ["no-such-user", "", "-1", "4294967295", "root\0"] {
-            assert!(parse_user(user).is_err(), "{user}");
-        }
-    }
 
     #[test]
     fn policies() {

@@ -1,6 +1,5 @@
 //! `shale tune`: settings of a volume that may change after it was made.
 
-use crate::commands::mkfs::parse_user;
 use crate::control::admin;
 use crate::control::ask;
 use crate::control::orders::Order;
@@ -9,6 +8,7 @@ use crate::mounts::state::StateDir;
 use crate::terminal::{print_json, say};
 use shale_pool::VolumeFile;
 use shale_tune::{Report, change_file, check, parse};
+use shale_verb::user::parse_user;
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
