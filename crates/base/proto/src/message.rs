@@ -99,6 +99,12 @@ pub enum Request {
         /// With less than this the answer is [`Reply::NoSpace`].
         least: u64,
     },
+    /// Space for a page that a program has changed in a shared mapping: it is too late to refuse it. Where there is no other, it is
+    /// lent from what is kept back for digests. For the mount only. Asked outside of the read section, like [`Request::Reserve`].
+    ReserveForPage {
+        /// Bytes, what one page may add.
+        bytes: u64,
+    },
     /// Space that is not needed any more.
     ReturnCredit {
         /// Bytes.

@@ -44,6 +44,7 @@ fn requests(r: &mut Seeded) -> Vec<Request> {
             least: 1,
         },
         Request::HardenAll,
+        Request::ReserveForPage { bytes: r.next() },
         Request::Freeze { max_ns: r.next() },
         Request::Thaw,
         Request::Detach,

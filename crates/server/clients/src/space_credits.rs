@@ -40,6 +40,9 @@ const PAUSE_UNIT_NS: u128 = 20_000;
 const PAUSE_UNIT_BYTES: u128 = 1 << 20;
 /// Longest pause for one credit.
 const PAUSE_MAX_NS: u64 = 5_000_000;
+/// Most blocks that are lent for pages of mappings, and the part of what the fixed reserve can lack for a while.
+const LENT_BLOCKS_MAX: u64 = 64;
+const LENT_PART: u64 = 4;
 /// Credit under this number is for what digests have placed below the memory tier since the last checkpoint.
 const CHECKPOINT: u32 = u32::MAX;
 
@@ -79,6 +82,11 @@ impl FreeSpace {
     /// Bytes kept back: the fixed reserve, and what every inode keeps for its entry among the orphans.
     pub fn kept_back(&self) -> u64 {
         fixed_reserve(&self.blocks) + self.inodes * ORPHAN_BYTES
+    }
+
+    /// Bytes of the fixed reserve that may be lent: little, since names have to go on a full volume, and return from lower tiers by the same part.
+    fn lendable(&self) -> u64 {
+        (self.blocks.spare() / LENT_PART).min(LENT_BLOCKS_MAX) * BLOCK
     }
 
     /// Bytes that could be given out if none were.
@@ -174,6 +182,19 @@ impl SpaceCredits {
             *ledger.entry(client).or_default() += bytes;
         }
         Some(bytes)
+    }
+
+    /// Gives `bytes` bytes, also out of the fixed reserve as far as that can lack them: for what cannot be refused any more. What is lent is there
+    /// again when the record is digested, but for the block that the page has moved to from a lower tier, until something is demoted.
+    pub fn lend(&self, client: u32, bytes: u64, free: impl FnOnce() -> FreeSpace) -> Option<u64> {
+        let mut ledger = self.ledger.lock();
+        let free = free();
+        let whole = (free.blocks.free * BLOCK + free.lendable()).saturating_sub(free.kept_back());
+        let available = whole.saturating_sub(ledger.values().sum());
+        (available >= bytes).then(|| {
+            *ledger.entry(client).or_default() += bytes;
+            bytes
+        })
     }
 
     /// Sets aside what the records of a log need that recovery could not digest.
@@ -277,6 +298,32 @@ mod tests {
             credits.give(1, 1 << 40, 64, || odd);
             assert!(credits.of(1).is_multiple_of(UNIT));
         }
+    }
+
+    #[test]
+    fn pages_of_mappings_get_the_last_space_and_little_of_it() {
+        let credits = SpaceCredits::default();
+        let spare = free(256).blocks.spare();
+        let lendable = free(256).lendable() / BLOCK;
+        assert!(lendable > 0 && lendable <= LENT_BLOCKS_MAX && lendable * LENT_PART <= spare);
+        // What anybody could have goes first, then what is lent; credit of others is nobody else's.
+        credits.give(2, 0, 3 * BLOCK, || free(266)).unwrap();
+        assert_eq!(credits.lend(1, 7 * BLOCK, || free(266)), Some(7 * BLOCK));
+        assert_eq!(credits.give(2, 1, 1, || free(266)), None);
+        let lent = lendable * BLOCK;
+        assert_eq!(credits.lend(1, lent + 64, || free(266)), None);
+        assert_eq!(credits.lend(1, lent, || free(266)), Some(lent));
+        assert_eq!(credits.lend(1, 64, || free(266)), None);
+        credits.release_credit(1, lent);
+        assert_eq!(credits.lend(1, 64, || free(266)), Some(64));
+        // The page has moved up and fills a block.
+        credits.close(1);
+        credits.close(2);
+        assert_eq!(credits.lend(1, lent, || free(255)), None);
+        assert_eq!(
+            credits.lend(1, lent - BLOCK, || free(255)),
+            Some(lent - BLOCK)
+        );
     }
 
     #[test]

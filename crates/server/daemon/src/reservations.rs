@@ -61,6 +61,17 @@ impl SpaceReservations {
             .unwrap_or(Reply::NoSpace)
     }
 
+    /// Space for a page of a mapping, which cannot be refused any more: the last that there is.
+    pub(crate) fn lend(&self, client: &Client, bytes: u64) -> Reply {
+        let lend = || {
+            let free = || FreeSpace::of(&self.volume);
+            let bytes = self.credits.lend(client.id, bytes, free)?;
+            Some(Reply::Credit { bytes })
+        };
+        let lent = lend().or_else(|| self.tiering.take_after_reclaim(bytes, lend));
+        lent.unwrap_or(Reply::NoSpace)
+    }
+
     /// Begins to digest when a good part of the space is given out: a client that asks when it is gone would have to
     /// wait. As early as for a log that fills.
     fn digest_ahead(&self) {

@@ -450,10 +450,15 @@ impl NodeFs for ShaleFs {
         if append {
             self.cache.appends(ino, request.pid);
         }
-        let (written, end) = self
-            .session
-            .write_at(&caller(request), ino, offset, data, flags)
-            .map_err(errno)?;
+        let caller = caller(request);
+        let written = self.session.write_at(&caller, ino, offset, data, flags);
+        let (written, end) = match written.map_err(errno) {
+            Err(Errno(libc::ENOSPC)) if request.from_cache => {
+                let pages = self.session.write_pages(&caller, ino, offset, data, flags);
+                pages.map_err(errno)?
+            }
+            other => other?,
+        };
         if append
             && end != offset + written as u64
             && let Some(misplaced) = self.misplaced.get()

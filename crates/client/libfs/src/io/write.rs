@@ -23,7 +23,7 @@ use shale_session::errno::{Errno, Result, Stop};
 use shale_session::log::client_log::Need;
 use shale_session::space::granted_space::GrantedSpace;
 use shale_session::space::grants::{BlockRun, Runs};
-use shale_session::space::reservation::{content_blocks, write_bytes};
+use shale_session::space::reservation::{UNIT, content_blocks, write_bytes};
 use shale_sys::biased_rwlock::WriteGuard;
 use shale_volume::Mapping;
 use smallvec::SmallVec;
@@ -84,6 +84,50 @@ pub(crate) fn write(
     flags: WriteFlags,
 ) -> Result<usize> {
     Ok(write_at(w, ino, offset, data, flags)?.0)
+}
+
+/// Tries for one page: others may use up what was lent for it.
+const PAGE_TRIES: u32 = 8;
+
+/// See [`crate::Session::write_pages`].
+pub(crate) fn write_pages(
+    to: &WriteAccess<'_>,
+    ino: u64,
+    offset: u64,
+    data: &[u8],
+    flags: WriteFlags,
+) -> Result<(usize, u64)> {
+    let mut done = 0;
+    while done < data.len() {
+        let at = offset + done as u64;
+        let bytes = (BLOCK - at % BLOCK) as usize;
+        let page = &data[done..data.len().min(done + bytes)];
+        match write_page(to, ino, at, page, flags) {
+            Ok(written) => done += written,
+            Err(e) if done == 0 => return Err(e),
+            Err(_) => break,
+        }
+    }
+    Ok((done, offset + done as u64))
+}
+
+/// Writes what lies in one block.
+fn write_page(
+    to: &WriteAccess<'_>,
+    ino: u64,
+    offset: u64,
+    page: &[u8],
+    flags: WriteFlags,
+) -> Result<usize> {
+    for _ in 0..PAGE_TRIES {
+        match write(to, ino, offset, page, flags) {
+            Err(Errno::NOSPC) => {}
+            other => return other,
+        }
+        let bytes = write_bytes(to.calls.is_tiered(), 1, 1);
+        to.space.acquire_for_page(bytes.next_multiple_of(UNIT))?;
+    }
+    Err(Errno::NOSPC)
 }
 
 /// See [`crate::Session::write_at`].

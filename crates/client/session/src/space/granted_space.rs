@@ -87,6 +87,18 @@ impl GrantedSpace {
         }
     }
 
+    /// Gets space for a page of a mapping, `bytes` bytes, also the last that there is. For the mount.
+    pub fn acquire_for_page(&self, bytes: u64) -> Result<()> {
+        match self.daemon.ask(Request::ReserveForPage { bytes })? {
+            Reply::Credit { bytes } => {
+                self.reservation.add(bytes / UNIT * UNIT);
+                Ok(())
+            }
+            Reply::NoSpace => Err(Errno::NOSPC),
+            _ => Err(Errno::PROTO),
+        }
+    }
+
     /// Gives blocks and space that no record uses back to the daemon.
     pub(crate) fn give_back(&self) -> Result<()> {
         let runs: Vec<_> = self.blocks.drain();

@@ -120,6 +120,7 @@ pub(super) fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         Request::Space,
         Request::Status,
         Request::Digest { upto: 0 },
+        Request::ReserveForPage { bytes: 4096 },
         Request::ReturnCredit { bytes: 4096 },
         Request::Unlease { ino: 1 },
         Request::Notify,

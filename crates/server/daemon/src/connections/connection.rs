@@ -154,6 +154,7 @@ impl Connection {
                 wanted.max(least),
                 least,
             )),
+            Request::ReserveForPage { bytes } => plain(self.lend(&client, bytes)?),
             Request::ReturnCredit { bytes } => {
                 self.services.credits.release_credit(client.id, bytes);
                 plain(Reply::Done)
@@ -219,6 +220,17 @@ impl Connection {
             return Err((libc::EIO, format!("the client was cut off: {why}")));
         }
         Ok(client)
+    }
+
+    /// Others than the mount hear of it when there is no space, and can say so.
+    fn lend(&self, client: &Client, bytes: u64) -> Result<Reply, Refusal> {
+        match client.transport {
+            Transport::InProcess => Ok(self.services.space.lend(client, bytes)),
+            Transport::Socket => {
+                let why = "space for pages is lent to the mount only";
+                Err((libc::EPERM, why.to_owned()))
+            }
+        }
     }
 
     /// Programs of all users wait for it.

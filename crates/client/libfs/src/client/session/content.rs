@@ -53,6 +53,20 @@ impl Session {
         write::write_at(&self.to_write(caller), ino, offset, data, flags)
     }
 
+    /// Writes pages that a program has changed in a shared mapping, and whose writing has failed for want of space: nobody waits for it whom an
+    /// error would reach before other stores are lost. Each page on its own, with the last space that there is. For the mount. As
+    /// [`Self::write_at`]; errors: `ENOSPC`, if that is used up, too.
+    pub fn write_pages(
+        &self,
+        caller: &Caller,
+        ino: u64,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<(usize, u64)> {
+        write::write_pages(&self.to_write(caller), ino, offset, data, flags)
+    }
+
     /// As [`Session::read`].
     pub fn read_found(
         &self,

@@ -4,6 +4,7 @@ mod degraded;
 mod devices;
 mod direct_reads;
 mod flash;
+mod full_mapping;
 mod grow;
 mod grow_nvm;
 mod inodes;
