@@ -403,13 +403,11 @@ fn evacuate(args: &Evacuate) -> Result<()> {
 }
 
 fn report(args: &Evacuate, device: &Option<DeviceReport>, what: &str) -> Result<()> {
-    match args.json {
-        true => print_json(device),
-        false => {
-            say!("{}: {what}", args.device.display());
-            Ok(())
-        }
+    if args.json {
+        return print_json(device);
     }
+    say!("{}: {what}", args.device.display());
+    Ok(())
 }
 
 fn grow(args: &Grow) -> Result<()> {
@@ -432,12 +430,8 @@ fn grow(args: &Grow) -> Result<()> {
 
 fn replace(args: &Replace) -> Result<()> {
     let bar = Waiting::for_progress(Some("{wide_bar} {bytes} of {total_bytes}"));
-    let moved = move_nvm(
-        &args.volume,
-        &args.nvm,
-        &mut |done, of| bar.done(done, of),
-        &|_| (),
-    );
+    let mut show = |done, of| bar.done(done, of);
+    let moved = move_nvm(&args.volume, &args.nvm, &mut show, &|_| ());
     drop(bar);
     let moved = moved.map_err(Failure::of)?;
     if args.json {

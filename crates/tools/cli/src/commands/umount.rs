@@ -24,6 +24,9 @@ const QUIET_WAIT: Duration = Duration::from_secs(2);
 const HELD_WAIT: Duration = Duration::from_secs(30);
 /// How long the processes of a mount that nobody is seen to use are waited for.
 const END_WAIT: Duration = Duration::from_secs(600);
+/// How long a mount that nobody is seen to use is tried again: the kernel closes files of a program after its end.
+const CLOSING_WAIT: Duration = Duration::from_millis(500);
+const CLOSING_PAUSE: Duration = Duration::from_millis(10);
 /// Between two looks at who uses it.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -152,15 +155,20 @@ fn unmount(
         let text = format!("{}: the volume is also in use by {named}", place.display());
         return Err(Failure::new(text).advise("unmount that first; --lazy does not wait for it"));
     }
-    let done = match dead {
-        true => shale_fuse::unmount_dead(place, lazy),
-        false => shale_fuse::unmount(place, lazy),
-    };
-    done.map_err(|error| {
-        let not = dir.map(own_processes).unwrap_or_default();
+    let not = dir.map(own_processes).unwrap_or_default();
+    let begun = Instant::now();
+    loop {
+        let done = match dead {
+            true => shale_fuse::unmount_dead(place, lazy),
+            false => shale_fuse::unmount(place, lazy),
+        };
+        let Err(error) = done else { return Ok(()) };
         let users = holders::of(&mount.device, Some(place), &not);
-        refused(place, holders::name(&users).as_deref(), &error)
-    })
+        if !users.is_empty() || !is_busy(&error) || begun.elapsed() > CLOSING_WAIT {
+            return Err(refused(place, holders::name(&users).as_deref(), &error));
+        }
+        std::thread::sleep(CLOSING_PAUSE);
+    }
 }
 
 /// The processes that serve a mount.
@@ -238,13 +246,15 @@ fn finish(dir: &StateDir, args: &Args) -> Result<()> {
     Err(Failure::new(format!("{shown}: unmounted, but {why}")).advise(advice))
 }
 
+/// Whether somebody uses the mount.
+fn is_busy(error: &FuseError) -> bool {
+    matches!(error, FuseError::Unmount { source, .. } if source.raw_os_error() == Some(libc::EBUSY))
+        || error.to_string().contains("busy")
+}
+
 fn refused(place: &Path, users: Option<&str>, error: &FuseError) -> Failure {
-    let text = error.to_string();
-    let busy = matches!(error, FuseError::Unmount { source, .. }
-        if source.raw_os_error() == Some(libc::EBUSY))
-        || text.contains("busy");
-    if !busy {
-        return Failure::new(text);
+    if !is_busy(error) {
+        return Failure::new(error.to_string());
     }
     let named = users.map_or(String::new(), |users| format!(" by {users}"));
     let shown = place.display();
