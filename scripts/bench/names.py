@@ -74,7 +74,7 @@ def shale(place):
 
 def command(place):
     """What comes before a command in a place."""
-    return {"run": [SHALE, "run", "--"], "names": [SHALE, "run", "--names", "--"]}.get(place, [])
+    return {"run": [SHALE, "run", "--names=off", "--"], "names": [SHALE, "run", "--"]}.get(place, [])
 
 
 def digest(mount):
