@@ -32,6 +32,7 @@ mod serving;
 pub use backend::libfs_backend::ShaleFs;
 pub use backend::node;
 pub use backend::node::{Errno, NodeFs, ROOT_INO};
+pub use backend::sweeper::Sweeper;
 pub use error::FuseError;
 pub use serving::mount::{MountOptions, remount, unmount, unmount_dead};
 pub use serving::negotiate::MountInfo;

@@ -35,6 +35,7 @@ pub use namespace::attributes::StatFs;
 pub use namespace::list::DirEntry;
 pub use namespace::path::{ListedEntry, ReadDir, Tree};
 pub use namespace::rename::{RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT};
+pub use namespace::unlink_link::Swept;
 pub use namespace::xattrs::{XATTR_CREATE, XATTR_REPLACE};
 pub use rustix::fs::OFlags;
 pub use shale_format::acl::AclKind;

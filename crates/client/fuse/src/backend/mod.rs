@@ -13,3 +13,4 @@ pub(crate) mod groups;
 pub(crate) mod inode_flags;
 pub(crate) mod libfs_backend;
 pub mod node;
+pub(crate) mod sweeper;

@@ -17,7 +17,7 @@ use zerocopy::IntoBytes;
 use crate::kernel_cache::cache::KernelCache;
 use crate::serving::senders::Senders;
 use crate::serving::wire::{
-    InvalEntryOut, InvalInodeOut, OutHeader, RetrieveOut, StoreOut, notification,
+    InvalEntryOut, InvalInodeOut, OutHeader, PruneOut, RetrieveOut, StoreOut, notification,
 };
 
 thread_local! {
@@ -200,6 +200,26 @@ impl Notifier {
     /// On a thread that serves requests.
     pub fn inc_epoch(&self) -> io::Result<()> {
         self.send(notification::INC_EPOCH, &[])
+    }
+
+    /// Has the kernel forget those of these inodes that no program uses: it keeps inodes with their names until memory is short, also those
+    /// that somebody else has removed. May wait for their pages to be written.
+    ///
+    /// # Errors
+    /// See [`Notifier`]; `EINVAL` from a kernel that does not know it (before Linux 6.18).
+    ///
+    /// # Panics
+    /// On a thread that serves requests.
+    pub fn prune(&self, inos: &[u64]) -> io::Result<()> {
+        let head = PruneOut {
+            count: inos.len() as u32,
+            padding: 0,
+            unused: 0,
+        };
+        self.send(
+            notification::PRUNE,
+            &[head.as_bytes(), inos.as_bytes()].concat(),
+        )
     }
 
     /// Has the kernel send every unanswered request again, marked as such. Only

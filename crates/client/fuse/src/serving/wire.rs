@@ -94,6 +94,8 @@ pub mod notification {
     pub const RESEND: i32 = 7;
     /// Ask again for every cached name at its next use.
     pub const INC_EPOCH: i32 = 8;
+    /// Forget inodes that nobody uses (Linux 6.18).
+    pub const PRUNE: i32 = 9;
 }
 
 message! {
@@ -303,6 +305,10 @@ message! {
 message! {
     /// Before data that was asked for.
     RetrieveIn, 40 { unused: u64, offset: u64, size: u32, padding: u32, more: [u64; 2] }
+}
+message! {
+    /// Before the numbers of inodes to forget.
+    PruneOut, 16 { count: u32, padding: u32, unused: u64 }
 }
 message! {
     /// Before the name to drop and its zero byte.

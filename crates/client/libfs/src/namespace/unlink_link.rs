@@ -231,8 +231,17 @@ pub(crate) fn after_last_close(calls: &CallRunner, caller: &Caller, node: &Node)
     }
 }
 
+/// What became of inodes without names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// So many were freed.
+    pub freed: u64,
+    /// These are kept for the kernel, which has references to them: a program has them open, or it has not forgotten them yet.
+    pub referred: Vec<u64>,
+}
+
 /// See [`crate::Session::sweep_orphans`].
-pub(crate) fn sweep_orphans(calls: &CallRunner, kernel: &KernelRefs) -> Result<u64> {
+pub(crate) fn sweep_orphans(calls: &CallRunner, kernel: &KernelRefs) -> Result<Swept> {
     let caller = Caller::default();
     let found = calls.run(&caller, Need::default(), |op| {
         let view = op.volume().view();
@@ -249,14 +258,15 @@ pub(crate) fn sweep_orphans(calls: &CallRunner, kernel: &KernelRefs) -> Result<u
         }
         Ok(found)
     })?;
-    let mut freed = 0;
+    let mut swept = Swept::default();
     for ino in found {
-        let unused = !kernel.refers_to(ino) && calls.try_lease(ino) == Ok(true);
-        if unused && free_unused(calls, &caller, ino)? {
-            freed += 1;
+        if kernel.refers_to(ino) {
+            swept.referred.push(ino);
+        } else if calls.try_lease(ino) == Ok(true) && free_unused(calls, &caller, ino)? {
+            swept.freed += 1;
         }
     }
-    Ok(freed)
+    Ok(swept)
 }
 
 /// Frees an inode that has neither name nor user; whether it did.

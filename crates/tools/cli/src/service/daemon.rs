@@ -10,12 +10,12 @@ use crate::failure::{Failure, Result};
 use crate::mounts::mount_options;
 use crate::mounts::settings::{LIMITS_FILE, SPEED_FILE, load};
 use crate::mounts::state::StateDir;
-use crate::service::kernel_caches::{KernelCaches, Sweeper};
+use crate::service::kernel_caches::KernelCaches;
 use crate::service::metrics;
 use crate::service::termination;
 use rustix::process::Signal;
 use shale_daemon::{Daemon, DaemonConfig, DaemonError};
-use shale_fuse::{Ended, MountInfo, READERS_MAX, ServeOptions, ShaleFs};
+use shale_fuse::{Ended, MountInfo, READERS_MAX, ServeOptions, ShaleFs, Sweeper};
 use shale_libfs::SessionOptions;
 use shale_logs::LogFile;
 use shale_pool::PoolError;
@@ -138,7 +138,8 @@ fn serve(start: &Start, fds: Vec<OwnedFd>, supervisor: &Arc<OwnedFd>) -> Result<
     daemon.serve_listener(listener).map_err(Failure::of)?;
     admin_server::serve(start, &daemon)?;
     watch(start, supervisor);
-    let sweeper = Sweeper::start(session.clone())?;
+    let sweeper = Sweeper::start(session.clone(), mount.notifier())
+        .map_err(Failure::because("cannot start a thread"))?;
     serve_mount(&mount, fs, supervisor, daemon.volume().is_tiered())?;
     sweeper.stop();
     session.detach().map_err(Failure::because(

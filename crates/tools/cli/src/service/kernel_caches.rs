@@ -1,13 +1,9 @@
 //! Between the leases of the daemon and the front end of the kernel: what the kernel keeps
-//! is dropped before another client may change it, and what nobody uses any more is freed.
+//! is dropped before another client may change it.
 
-use crate::failure::{Failure, Result};
 use shale_daemon::LeaseHook;
 use shale_fuse::{Notifier, RequestCounts, ShaleFs};
-use shale_libfs::Session;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread;
 use std::time::Duration;
 
 /// Tells the kernel what it must not keep any more.
@@ -63,43 +59,5 @@ impl LeaseHook for KernelCaches {
 
     fn others(&self, count: usize) {
         self.fs.set_others(count);
-    }
-}
-
-/// Time between two looks for inodes without names and users.
-const SWEEP_EVERY: Duration = Duration::from_secs(1);
-
-/// Frees inodes that lost their last name while a client had them open that was killed.
-pub struct Sweeper {
-    stop: Sender<()>,
-    thread: thread::JoinHandle<()>,
-}
-
-impl Sweeper {
-    /// Sweeps on behalf of `session` until it is stopped.
-    pub fn start(session: Arc<Session>) -> Result<Self> {
-        let (stop, stopped) = channel();
-        let thread = thread::Builder::new()
-            .name("sweep".to_owned())
-            .spawn(move || sweep(&session, &stopped))
-            .map_err(Failure::because("cannot start a thread"))?;
-        Ok(Self { stop, thread })
-    }
-
-    /// Returns when nothing is swept any more.
-    pub fn stop(self) {
-        drop(self.stop);
-        if self.thread.join().is_err() {
-            tracing::error!("the sweeper panicked");
-        }
-    }
-}
-
-fn sweep(session: &Session, stopped: &Receiver<()>) {
-    while stopped.recv_timeout(SWEEP_EVERY) == Err(RecvTimeoutError::Timeout) {
-        if let Err(error) = session.sweep_orphans() {
-            tracing::warn!("inodes without names and users are not freed: {error}");
-            return;
-        }
     }
 }

@@ -3,6 +3,7 @@
 use super::Session;
 use crate::namespace::list::DirEntry;
 use crate::namespace::path::Tree;
+use crate::namespace::unlink_link::Swept;
 use crate::namespace::{create_lookup, list, rename, unlink_link};
 use shale_inodes::attr::Attr;
 use shale_session::caller::Caller;
@@ -120,11 +121,11 @@ impl Session {
 
     /// Frees inodes without names whose users have all gone without freeing them: killed,
     /// or too many to be distinguished. Only those that the volume knows and that nobody
-    /// holds a lease on, at most [`SWEEP_MAX`] of them; gives their number.
+    /// holds a lease on, at most [`SWEEP_MAX`] of them. Gives what became of them.
     ///
     /// # Errors
     /// Those of the medium.
-    pub fn sweep_orphans(&self) -> Result<u64> {
+    pub fn sweep_orphans(&self) -> Result<Swept> {
         unlink_link::sweep_orphans(&self.calls, &self.services().kernel)
     }
 

@@ -2,6 +2,7 @@
 
 use crate::volume::{Volume, can_mount, wait_until, with_library};
 use std::fs;
+use std::io::Read;
 use std::thread;
 
 #[test]
@@ -29,6 +30,54 @@ fn commands_run_are_reported_and_end_with_their_code() {
     let missing = v.shale(&["run", "--", "/no/such/command"]);
     assert_eq!(missing.code, 127, "{}", missing.text);
     assert_eq!(v.shale(&["run", "--", v.place()]).code, 126);
+    v.umount();
+    v.fsck();
+}
+
+/// Whether the kernel forgets inodes when it is asked to: from 6.18 on.
+fn forgets_when_asked() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    let mut number = || numbers.next().and_then(|n| n.parse::<u32>().ok());
+    (number(), number()) >= (Some(6), Some(18))
+}
+
+/// What a program makes on the mount and removes by itself, with names in the process, is freed although the kernel keeps what it knew of it;
+/// what another program has open is not.
+#[test]
+fn what_a_program_removes_is_freed_once_the_kernel_has_been_asked_to_forget_it() {
+    let Some(v) = with_library("removed") else {
+        return;
+    };
+    if !forgets_when_asked() {
+        eprintln!("SKIPPED: needs Linux 6.18");
+        return;
+    }
+    let inodes = || {
+        let space = rustix::fs::statvfs(v.mountpoint()).unwrap();
+        space.f_files - space.f_ffree
+    };
+    let dir = v.mountpoint().join("d");
+    fs::create_dir(&dir).unwrap();
+    let before = inodes();
+    fs::write(dir.join("held"), "held").unwrap();
+    let mut held = fs::File::open(dir.join("held")).unwrap();
+    let script = "import os, sys
+for n in range(3000):
+    open(f'{sys.argv[1]}/{n}', 'w').close()
+    if n >= 200:
+        os.unlink(f'{sys.argv[1]}/{n - 200}')
+for n in range(2800, 3000):
+    os.unlink(f'{sys.argv[1]}/{n}')
+os.unlink(f'{sys.argv[1]}/held')";
+    let dir = dir.to_str().unwrap();
+    v.shale(&["run", "--", "python3", "-c", script, dir]).ok();
+    wait_until("all but one are freed", || inodes() == before + 1);
+    let mut content = String::new();
+    held.read_to_string(&mut content).unwrap();
+    assert_eq!(content, "held");
+    drop(held);
+    wait_until("all are freed", || inodes() == before);
     v.umount();
     v.fsck();
 }
