@@ -452,13 +452,23 @@ impl NodeFs for ShaleFs {
         }
         let caller = caller(request);
         let written = self.session.write_at(&caller, ino, offset, data, flags);
-        let (written, end) = match written.map_err(errno) {
-            Err(Errno(libc::ENOSPC)) if request.from_cache => {
-                let pages = self.session.write_pages(&caller, ino, offset, data, flags);
-                pages.map_err(errno)?
-            }
+        let (mut written, mut end) = match written.map_err(errno) {
+            Err(Errno(libc::ENOSPC)) if request.from_cache => (0, offset),
             other => other?,
         };
+        if request.from_cache && written < data.len() {
+            // As much as fits was written, or nothing.
+            let rest = &data[written..];
+            let pages = self.session.write_pages(&caller, ino, end, rest, flags);
+            let (more, at) = pages.or_else(|e| {
+                if written > 0 {
+                    Ok((0, end))
+                } else {
+                    Err(errno(e))
+                }
+            })?;
+            (written, end) = (written + more, at);
+        }
         if append
             && end != offset + written as u64
             && let Some(misplaced) = self.misplaced.get()

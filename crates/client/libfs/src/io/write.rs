@@ -97,6 +97,12 @@ pub(crate) fn write_pages(
     data: &[u8],
     flags: WriteFlags,
 ) -> Result<(usize, u64)> {
+    // Not a part of the request, of which a part may be done already: to write a page once more after a crash changes nothing.
+    let caller = &Caller {
+        request: 0,
+        ..*to.caller
+    };
+    let to = &WriteAccess { caller, ..*to };
     let mut done = 0;
     while done < data.len() {
         let at = offset + done as u64;

@@ -62,6 +62,13 @@ assert other.stdout == "more\n", (other.stdout, other.stderr)
 assert words(mapping) == {b"more"}, words(mapping)
 mapping.flush()
 assert words(os.pread(file, PAGES * PAGE, 0)) == {b"more"}
+# Space for some of them.
+for word, blocks in ((b"part", 5), (b"next", 9)):
+    os.truncate(f"{place}/full", os.path.getsize(f"{place}/full") - blocks * PAGE)
+    store(word)
+    mapping.flush()
+    subprocess.run([shale, "run", "--", sys.executable, "-c", read], env=environment, check=True, stdout=subprocess.DEVNULL)
+    assert words(mapping) == {word}, (word, words(mapping))
 # Names go all the same.
 os.unlink(f"{place}/full")
 print("stored")
