@@ -22,6 +22,7 @@ use crate::backend::node::{
 };
 use crate::kernel_cache::cache::KernelCache;
 use crate::kernel_cache::invalidate;
+use crate::kernel_cache::size::Rights;
 use crate::kernel_cache::users::is_thread;
 use crate::serving::notify::{Inval, Notifier, keeps_nothing};
 use crate::serving::session::FuseSession;
@@ -146,9 +147,19 @@ impl ShaleFs {
             return seen;
         }
         // The front end has the lease, or nearly: what is not there has no size.
-        let size = self.session.getattr(&Caller::default(), ino);
-        self.cache
-            .size_leaves(ino, size.map_or(0, |attr| attr.size));
+        let attr = self.session.getattr(&Caller::default(), ino);
+        let (size, rights) = attr.map_or_else(
+            |_| Default::default(),
+            |attr| {
+                let rights = Rights {
+                    uid: attr.uid,
+                    gid: attr.gid,
+                    mode: attr.mode,
+                };
+                (attr.size, rights)
+            },
+        );
+        self.cache.size_leaves(ino, size, rights);
         let seen = self.session.uses_of(ino);
         match invalidate::inode(&self.cache, notifier, ino) {
             Err(e) if keeps_nothing(&e) => {}

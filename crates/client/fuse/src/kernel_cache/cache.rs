@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use super::names::{Cached, Names};
 use super::pages::{FilePages, RECENT};
-use super::size::KernelSize;
+use super::size::{KernelSize, Rights};
 use super::users::FileUsers;
 
 const SHARDS: usize = 16;
@@ -48,6 +48,17 @@ struct InodeState {
     is_mapped_writable: bool,
 }
 
+/// What the kernel has to know before it gets an answer about attributes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BeforeAnswer {
+    /// Nothing: it takes the answer.
+    Nothing,
+    /// The size, by a notification, after which it does not take the answer.
+    Size,
+    /// It has to take the answer, for the rights: the size is for the next time.
+    Rights,
+}
+
 /// What is known of a file that was used recently.
 struct RecentState {
     pages: FilePages,
@@ -55,7 +66,7 @@ struct RecentState {
 }
 
 const _: () = assert!(
-    size_of::<RecentState>() <= 120,
+    size_of::<RecentState>() <= 136,
     "one for each file used recently"
 );
 
@@ -268,9 +279,9 @@ impl KernelCache {
 
 /// Sizes.
 impl KernelCache {
-    /// Another client is about to get a file, which is `size` bytes long. Waits for answers that
+    /// Another client is about to get a file, which is `size` bytes long and has these rights. Waits for answers that
     /// are held back: what they tell the kernel must not be old by then.
-    pub(crate) fn size_leaves(&self, ino: u64, size: u64) {
+    pub(crate) fn size_leaves(&self, ino: u64, size: u64, rights: Rights) {
         let shard = self.shard(ino);
         let mut inodes = shard.inodes.lock();
         let held = |inodes: &mut Inodes| {
@@ -280,7 +291,8 @@ impl KernelCache {
         let until = Instant::now() + ANSWER_WAIT_MAX;
         shard.changed.wait_while_until(&mut inodes, held, until);
         self.any_away.store(true, Ordering::Release);
-        inodes.lasting.entry(ino).or_default().size.leaves(size);
+        let state = inodes.lasting.entry(ino).or_default();
+        state.size.leaves(size, rights);
     }
 
     /// Before the front end looks a size up for the kernel: whether the answer has to be held
@@ -297,10 +309,23 @@ impl KernelCache {
         away
     }
 
-    /// Whether the kernel may know less than `size`, and not more: before an answer that is held back.
-    pub(crate) fn may_know_less(&self, ino: u64, size: u64) -> bool {
-        let largest = self.lock(ino).largest_known(ino, self.continues);
-        largest.is_some_and(|largest| largest <= size)
+    /// What the kernel has to know before an answer that is held back: it may know less than `size`, and not more, and drop the answer.
+    pub(crate) fn before_answer(&self, ino: u64, size: u64, rights: Rights) -> BeforeAnswer {
+        let mut inodes = self.lock(ino);
+        let largest = inodes.largest_known(ino, self.continues);
+        let may_know_less = largest.is_some_and(|largest| largest <= size);
+        let may_drop = self.inherits_drops()
+            || inodes
+                .known(ino)
+                .is_some_and(|state| state.pages.have_changed());
+        if !may_know_less || !may_drop {
+            return BeforeAnswer::Nothing;
+        }
+        let state = inodes.lasting.get(&ino);
+        match state.is_some_and(|state| state.size.knows(rights)) {
+            true => BeforeAnswer::Size,
+            false => BeforeAnswer::Rights,
+        }
     }
 
     /// An answer that was held back has gone out.
@@ -310,6 +335,14 @@ impl KernelCache {
         if state.size.answered(size) && self.continues {
             inodes.note_known_size(ino);
         }
+        self.let_answer_go(inodes, ino);
+    }
+
+    /// An answer that was held back has gone out by which the kernel is to know the rights; it may not know the size yet.
+    pub(crate) fn rights_answered(&self, ino: u64, rights: Rights) {
+        let mut inodes = self.lock(ino);
+        let state = inodes.lasting.entry(ino).or_default();
+        state.size.rights_answered(rights);
         self.let_answer_go(inodes, ino);
     }
 
@@ -335,6 +368,11 @@ impl KernelCache {
     fn pages<T>(&self, ino: u64, f: impl FnOnce(&mut FilePages) -> T) -> T {
         let mut inodes = self.lock(ino);
         f(&mut inodes.recent(ino, || self.stamp()).pages)
+    }
+
+    /// Before a request is served that changes a file in the kernel, too, when its answer comes.
+    pub(crate) fn changes(&self, ino: u64) {
+        self.pages(ino, FilePages::changes);
     }
 
     /// Notes that a program writes a file through a shared mapping.

@@ -9,7 +9,8 @@ use zerocopy::FromBytes;
 
 use crate::backend::node::NodeFs;
 use crate::error::FuseError;
-use crate::kernel_cache::cache::KernelCache;
+use crate::kernel_cache::cache::{BeforeAnswer, KernelCache};
+use crate::kernel_cache::size::Rights;
 use crate::serving::notify::{Notifier, keeps_nothing};
 use crate::serving::transport::{Device, LockedBuf};
 use crate::serving::wire::{AttrOut, InHeader, OutHeader};
@@ -62,8 +63,19 @@ impl Queue {
         let mut buf = LockedBuf::new(4096)?;
         for held in self.0 {
             let attributes = AttrOut::read_from_prefix(&held.payload);
-            let size = attributes.ok().map(|(attributes, _)| attributes.attr.size);
-            if let Some(size) = size.filter(|&size| cache.may_know_less(held.ino, size)) {
+            let answer = attributes.ok().map(|(AttrOut { attr, .. }, _)| {
+                let rights = Rights {
+                    uid: attr.uid,
+                    gid: attr.gid,
+                    mode: attr.mode,
+                };
+                (attr.size, rights)
+            });
+            let before = match answer {
+                Some((size, rights)) => cache.before_answer(held.ino, size, rights),
+                None => BeforeAnswer::Nothing,
+            };
+            if let (BeforeAnswer::Size, Some((size, _))) = (before, answer) {
                 grow(fs, notifier, held.ino, size);
             }
             let at = size_of::<OutHeader>();
@@ -75,8 +87,11 @@ impl Queue {
                 tracing::error!(%error, ino = held.ino, "attributes refused by the kernel");
             }
             fs.answered(unique_of(held.unique));
-            match size {
-                Some(size) => cache.size_answered(held.ino, size),
+            match answer {
+                Some((_, rights)) if before == BeforeAnswer::Rights => {
+                    cache.rights_answered(held.ino, rights);
+                }
+                Some((size, _)) => cache.size_answered(held.ino, size),
                 None => cache.size_not_answered(held.ino),
             }
         }

@@ -17,5 +17,5 @@ mod names;
 pub(crate) mod page_dropper;
 mod pages;
 pub(crate) mod peek;
-mod size;
+pub(crate) mod size;
 pub(crate) mod users;

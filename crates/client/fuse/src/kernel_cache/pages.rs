@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 
 /// What the kernel has put into a page it asks for within this time.
 pub(super) const RECENT: Duration = Duration::from_secs(1);
+/// A question for attributes that was asked before a notification came is answered within this time after it, mostly.
+const MOMENT: Duration = Duration::from_millis(20);
 /// Ranges of a file that are noted apart from each other; more become one.
 const RANGES_MAX: usize = 32;
 pub(super) const PAGE: u64 = 4096;
@@ -39,6 +41,8 @@ pub(super) struct FilePages {
     dropped: u64,
     /// Changes that bypass the page cache and are being done.
     bypasses: u32,
+    /// When a request came last that changes the file in the kernel when it is answered, if there was one.
+    changed: Option<Instant>,
     /// Of the last drop by a notification, if there was one.
     since_drop: Option<Box<SinceDrop>>,
 }
@@ -84,6 +88,7 @@ impl FilePages {
             filled: stamp,
             dropped: 0,
             bypasses: 0,
+            changed: None,
             since_drop: None,
         }
     }
@@ -92,6 +97,18 @@ impl FilePages {
     pub(super) fn must_stay(&self) -> bool {
         let recent = |drop: &SinceDrop| drop.at.elapsed() < RECENT;
         self.is_bypassed() || self.since_drop.as_deref().is_some_and(recent)
+    }
+
+    /// A request came that changes the file in the kernel when it is answered.
+    pub(super) fn changes(&mut self) {
+        self.changed = Some(Instant::now());
+    }
+
+    /// Whether such a request came recently, or pages were dropped a moment ago.
+    pub(super) fn have_changed(&self) -> bool {
+        let changed = self.changed.is_some_and(|at| at.elapsed() < RECENT);
+        let dropped = self.since_drop.as_deref();
+        changed || dropped.is_some_and(|drop| drop.at.elapsed() < MOMENT)
     }
 
     /// Whether a change is being done that bypasses the page cache.

@@ -365,6 +365,19 @@ impl FuseSession {
         result
     }
 
+    /// Before a request about `ino` is served that changes a file in the kernel when it is answered.
+    fn note_change(&self, ino: u64, pages: &CacheEffect) {
+        let changed = match pages {
+            CacheEffect::Stored { .. } => Some(ino),
+            CacheEffect::Passes { ino, .. } => Some(*ino),
+            CacheEffect::Fills { .. } | CacheEffect::Leaves => None,
+        };
+        // While no other client is there, no file is away.
+        if let Some(ino) = changed.filter(|_| !self.cache.is_alone()) {
+            self.cache.changes(ino);
+        }
+    }
+
     fn serve_until_end<F: NodeFs + ?Sized>(
         &self,
         adapter: &Adapter<F>,
@@ -399,6 +412,7 @@ impl FuseSession {
             }
             let mut held = None;
             let pages = adapter.pages(&header, message);
+            self.note_change(header.nodeid, &pages);
             match pages {
                 CacheEffect::Fills { offset, bytes } => {
                     self.cache.fills(header.nodeid, (offset, bytes));

@@ -4,6 +4,18 @@ use std::sync::Arc;
 
 use super::*;
 
+const RIGHTS: Rights = Rights {
+    uid: 1,
+    gid: 2,
+    mode: 0o100_644,
+};
+
+/// Whether the kernel has to know the size before an answer, if the file is being written.
+fn knows_less(cache: &KernelCache, ino: u64, size: u64) -> bool {
+    cache.changes(ino);
+    cache.before_answer(ino, size, RIGHTS) == BeforeAnswer::Size
+}
+
 #[test]
 fn what_the_kernel_forgets_is_not_known_any_more() {
     let cache = KernelCache::new(false);
@@ -11,7 +23,7 @@ fn what_the_kernel_forgets_is_not_known_any_more() {
     cache.caches_name(5, b"a");
     cache.lists(6);
     cache.maps_writable(5);
-    cache.size_leaves(5, 10);
+    cache.size_leaves(5, 10, RIGHTS);
     cache.uses(5, 0, true);
     assert!(cache.is_mapped_writable(5) && !cache.is_mapped_writable(6));
     assert!(cache.names_leave(5) && cache.names_leave(6) && !cache.names_leave(7));
@@ -38,17 +50,17 @@ fn what_the_kernel_forgets_is_not_known_any_more() {
 fn only_the_first_answer_about_a_file_that_was_away_is_held_back() {
     let cache = KernelCache::new(false);
     assert!(!cache.holds_answer(5));
-    cache.size_leaves(5, 10);
-    assert!(cache.holds_answer(5) && cache.may_know_less(5, 10) && !cache.holds_answer(6));
-    assert!(!cache.may_know_less(5, 9));
+    cache.size_leaves(5, 10, RIGHTS);
+    assert!(cache.holds_answer(5) && knows_less(&cache, 5, 10) && !cache.holds_answer(6));
+    assert!(!knows_less(&cache, 5, 9));
     cache.size_not_answered(5);
     assert!(cache.holds_answer(5), "the kernel still does not know it");
     cache.size_answered(5, 10);
-    assert!(!cache.holds_answer(5) && !cache.may_know_less(5, 10));
-    cache.size_leaves(5, 10);
+    assert!(!cache.holds_answer(5) && !knows_less(&cache, 5, 10));
+    cache.size_leaves(5, 10, RIGHTS);
     assert!(cache.holds_answer(5));
     cache.forget(5);
-    assert!(!cache.may_know_less(5, 10));
+    assert!(!knows_less(&cache, 5, 10));
     cache.size_answered(5, 10);
     assert!(
         cache
@@ -59,13 +71,41 @@ fn only_the_first_answer_about_a_file_that_was_away_is_held_back() {
 }
 
 #[test]
-fn nothing_is_known_of_what_a_process_before_answered() {
-    let cache = KernelCache::new(true);
-    assert!(cache.holds_answer(5) && cache.may_know_less(5, 0));
+fn an_answer_that_changes_rights_or_that_nothing_can_drop_is_sent_as_it_is() {
+    let cache = KernelCache::new(false);
+    cache.size_leaves(5, 10, RIGHTS);
+    let nothing = cache.before_answer(5, 10, RIGHTS);
+    assert_eq!(nothing, BeforeAnswer::Nothing, "nobody writes it");
+    assert!(cache.holds_answer(5) && knows_less(&cache, 5, 10));
+    let closed = Rights {
+        mode: 0o100_600,
+        ..RIGHTS
+    };
+    let changed = cache.before_answer(5, 10, closed);
+    assert_eq!(changed, BeforeAnswer::Rights);
+    cache.rights_answered(5, closed);
+    assert!(
+        cache.holds_answer(5),
+        "the size may be known at the next one"
+    );
+    let size = cache.before_answer(5, 10, closed);
+    assert_eq!(size, BeforeAnswer::Size);
     cache.size_answered(5, 10);
     assert!(!cache.holds_answer(5));
-    cache.size_leaves(5, 10);
-    assert!(cache.holds_answer(5) && !cache.may_know_less(5, 9));
+}
+
+#[test]
+fn nothing_is_known_of_what_a_process_before_answered() {
+    let cache = KernelCache::new(true);
+    assert!(cache.holds_answer(5) && !knows_less(&cache, 5, 0));
+    let first = cache.before_answer(5, 0, RIGHTS);
+    assert_eq!(first, BeforeAnswer::Rights, "it may know others");
+    cache.rights_answered(5, RIGHTS);
+    assert!(cache.holds_answer(5) && knows_less(&cache, 5, 0));
+    cache.size_answered(5, 10);
+    assert!(!cache.holds_answer(5));
+    cache.size_leaves(5, 10, RIGHTS);
+    assert!(cache.holds_answer(5) && !knows_less(&cache, 5, 9));
     cache.forget(6);
     assert!(!cache.holds_answer(6));
     assert!(cache.is_shared(7, &[]), "nothing is known yet");
@@ -88,15 +128,15 @@ fn not_all_known_sizes_are_remembered() {
 #[test]
 fn a_file_does_not_leave_under_an_answer() {
     let cache = Arc::new(KernelCache::new(false));
-    cache.size_leaves(5, 1);
+    cache.size_leaves(5, 1, RIGHTS);
     assert!(cache.holds_answer(5));
     let other = cache.clone();
-    let leaving = std::thread::spawn(move || other.size_leaves(5, 2));
+    let leaving = std::thread::spawn(move || other.size_leaves(5, 2, RIGHTS));
     std::thread::sleep(Duration::from_millis(20));
     assert!(!leaving.is_finished());
     cache.size_answered(5, 2);
     leaving.join().unwrap();
-    assert!(cache.may_know_less(5, 2), "it has left after the answer");
+    assert!(knows_less(&cache, 5, 2), "it has left after the answer");
 }
 
 #[test]
