@@ -5,7 +5,7 @@
     SHALE=/path/shale                     the program, with libshale_preload.so beside it (default: this tree's release build)
 
 Each case of like_ext4_cases.py runs on ext4 (a loop device), on the mount, and under `shale run` with every file served by the process
-from its first call on. What it prints there must be what it prints on ext4. It covers what the tests generic/026, 087, 093, 099, 103,
+from its first call on; those about names also with all names served there. What it prints there must be what it prints on ext4. It covers what the tests generic/026, 087, 093, 099, 103,
 105, 193, 237, 307, 319, 355, 375, 389, 426, 444, 449, 467, 477, 529, 673, 683 to 687, 697, 756 and 777 of xfstests look at.
 Exit code 1 where something differs.
 """
@@ -22,6 +22,8 @@ from walk import SHALE, Tally, command
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 REMOUNTED, FULL = "handles-of-a-new-mount", "full"
+# Cases that are run with all names served in the process, too.
+NAMES = ("names-of-a-user", "rights-chown", "acl-rights", "acl-set", "acl-inherited")
 # What Linux answers by itself on a FUSE mount.
 NOT_ON_THE_MOUNT = "rights-dropped-in-a-process"
 SECONDS = 300
@@ -63,11 +65,15 @@ def main():
     tally = Tally()
     print(f"{SHALE}: {command(SHALE, '--version').strip()}", flush=True)
     with scratch("like") as tools:
-        script = shutil.copy(os.path.join(HERE, "like_ext4_cases.py"), tools)
+        for part in ("like_ext4_users.py", "like_ext4_cases.py"):
+            script = shutil.copy(os.path.join(HERE, part), tools)
         env = public_library(tools)
         for case in chosen:
             right = on_ext4(case, script, 64 if case == FULL else 300)
-            for way, prefix, more in (("mount", (), None), ("shale run", RUN, env)):
+            ways = [("mount", (), None), ("shale run", RUN, env)]
+            if case in NAMES:
+                ways.append(("shale run, names", RUN, {**env, "SHALE_NAMES": "0"}))
+            for way, prefix, more in ways:
                 if case == NOT_ON_THE_MOUNT and way == "mount":
                     continue
                 with Place("like", "64M" if case == FULL else "256M", options=("--trust", "nobody")) as v:

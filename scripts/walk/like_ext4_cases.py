@@ -19,6 +19,8 @@ import subprocess
 import sys
 import time
 
+from like_ext4_users import names_of_a_user
+
 LIBC = ctypes.CDLL(None, use_errno=True)
 NOBODY = 65534
 KIB = 1024
@@ -434,6 +436,7 @@ CASES = {
     "acl-set": acl_set,
     "acl-inherited": acl_inherited,
     "full": full,
+    "names-of-a-user": names_of_a_user,
 }
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ use crate::lease::LeaseMode;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of this protocol; client and daemon must agree.
-pub const PROTO_VERSION: u32 = 17;
+pub const PROTO_VERSION: u32 = 18;
 /// Most bytes of one encoded message.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Most descriptors that one reply carries.
@@ -340,6 +340,9 @@ pub struct Attached {
     /// Secret of this client, from the operating system: with it the client's processes open files by inode number through the mount
     /// ([`open_name`](crate::open_name)) while it is attached.
     pub open_token: u128,
+    /// Groups of the client's process, as the kernel knew them when it connected, by which what it does to names is judged now and when its
+    /// log is recovered: those that its user has in this machine's user database, too. `None`: it is not judged by them (root, the front end).
+    pub groups: Option<Vec<u32>>,
 }
 
 /// Space as `statfs` tells it; blocks of 4 KiB.

@@ -53,7 +53,10 @@ impl Attachment {
         let recent = Default::default();
         let session = Session::attach_mapped(channel, clock, recent, options, &inside.maps())?;
         Ok(Arc::new(Self {
-            tree: session.tree(caller),
+            tree: session.tree(Caller {
+                groups: session.groups().unwrap_or_default(),
+                ..caller
+            }),
             session,
             device,
             forks: FORKS.load(Ordering::Relaxed),
@@ -115,6 +118,7 @@ fn caller() -> Caller {
     Caller {
         uid: geteuid().as_raw(),
         gid: getegid().as_raw(),
+        groups: &[],
         pid: std::process::id(),
         umask: umask.unwrap_or(UMASK_DEFAULT),
         request: 0,

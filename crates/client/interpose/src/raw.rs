@@ -91,7 +91,10 @@ pub mod nr {
     pub const LGETXATTR: u32 = 192;
     pub const FGETXATTR: u32 = 193;
     pub const LISTXATTR: u32 = 194;
+    pub const LLISTXATTR: u32 = 195;
     pub const FLISTXATTR: u32 = 196;
+    pub const REMOVEXATTR: u32 = 197;
+    pub const LREMOVEXATTR: u32 = 198;
     pub const FREMOVEXATTR: u32 = 199;
     pub const FUTEX: u32 = 202;
     pub const IO_SUBMIT: u32 = 209;

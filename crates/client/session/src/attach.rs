@@ -1,6 +1,7 @@
 //! Attaching to the daemon: maps what it hands out, and puts the services of a client together.
 
 use crate::access_sampling::AccessSampling;
+use crate::caller::groups_for_good;
 use crate::connection_state::ConnectionState;
 use crate::daemon_link::DaemonLink;
 use crate::errno::{Errno, Result, device, proto, refusal, volume};
@@ -159,6 +160,7 @@ fn services(
     Ok(Services {
         client: attached.client,
         open_token: attached.open_token,
+        groups: attached.groups.as_deref().map(groups_for_good),
         options,
         clock,
         sections: page(),

@@ -207,6 +207,15 @@ impl<'s> CallFrame<'s> {
         self.services.space.region()
     }
 
+    /// Refuses (`EPERM`) to give an inode a group of the process that its user would not have when the log is recovered: what was done
+    /// with it could not be judged then, and would be lost.
+    pub fn may_use_group(&self, gid: u32) -> std::result::Result<(), Stop> {
+        match self.services.groups {
+            Some(known) if !known.contains(&gid) => Err(Errno::PERM.into()),
+            _ => Ok(()),
+        }
+    }
+
     /// A number for a new inode in directory `parent`.
     pub fn new_number(&self, parent: u64) -> std::result::Result<u64, Stop> {
         let number = self.services.numbers.take(parent);

@@ -31,6 +31,8 @@ pub struct Services {
     pub client: u32,
     /// See [`shale_proto::message::Attached::open_token`].
     pub open_token: u128,
+    /// See [`shale_proto::message::Attached::groups`].
+    pub groups: Option<&'static [u32]>,
     /// How the session was opened.
     pub options: SessionOptions,
     /// The time that records get.

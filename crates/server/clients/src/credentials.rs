@@ -86,6 +86,13 @@ impl Credentials {
         self.is_root() || self.groups.contains(&gid)
     }
 
+    /// Those of its groups that it is known to be in when its log is recovered: its process has gone by then.
+    pub fn groups_at_recovery(&self) -> Vec<u32> {
+        let known = groups_of_user(self.uid);
+        let groups = self.groups.iter().filter(|gid| known.contains(gid));
+        groups.copied().collect()
+    }
+
     /// What POSIX says to a change; `opened`: whether it may have the file open for writing
     /// since before its mode was what it is.
     pub fn may_change(

@@ -14,6 +14,7 @@ use std::sync::Arc;
 pub(crate) const READER: Caller = Caller {
     uid: 0,
     gid: 0,
+    groups: &[],
     pid: 0,
     umask: 0,
     request: 0,

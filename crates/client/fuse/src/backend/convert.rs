@@ -8,6 +8,7 @@ pub fn caller(request: &Request) -> Caller {
     Caller {
         uid: request.uid,
         gid: request.gid,
+        groups: &[],
         pid: request.pid,
         umask: request.umask,
         request: request.unique,

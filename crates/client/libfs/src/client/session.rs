@@ -92,6 +92,11 @@ impl Session {
         self.services().client
     }
 
+    /// Groups of the process by which the daemon judges what it does to names, also when its log is recovered; `None`: it does not.
+    pub fn groups(&self) -> Option<&'static [u32]> {
+        self.services().groups
+    }
+
     /// The name in the root directory of the mount by which a process of this client opens the regular file `ino`, whatever names that has
     /// (see [`open_name`]). It can be found while the client is attached.
     pub fn kernel_name(&self, ino: u64) -> Vec<u8> {

@@ -1,5 +1,7 @@
 //! Open files: the handle of the path API.
 
+mod handle_xattrs;
+
 use crate::client::call::CallContext;
 use crate::client::session::Session;
 use crate::inodes::flags::may_write;
@@ -7,12 +9,14 @@ use crate::io::read::read_known;
 use crate::io::truncate_fallocate::{SEEK_DATA, SEEK_HOLE};
 use crate::io::write::{WriteFlags, write_with_node};
 use crate::namespace::access::{EXECUTE, READ, WRITE};
-use crate::namespace::acl::may_access;
+use crate::namespace::acl::{acl, may_access};
 use crate::namespace::create_lookup::{Fresh, make_at, tmpfile_where};
 use crate::namespace::unlink_link::after_last_close;
 use crate::namespace::walk::{Origin, Target, is_sticky_and_shared, walk, walk_to_create};
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
+use shale_format::Ino;
+use shale_format::acl::AclKind;
 use shale_format::limits::NAME_BYTES_MAX;
 use shale_inodes::attr::{Attr, SetAttr};
 use shale_inodes::dirents::{KIND_DIR, KIND_SYMLINK};
@@ -80,6 +84,9 @@ pub(crate) fn open_file(
             return Ok((look(op, target, flags)?, false));
         }
         let (dir, name) = vacant(op, &target)?;
+        if from.mounted && caller.uid != 0 {
+            inherits_nothing(op, dir)?;
+        }
         match make_at(op, dir, &name, &fresh) {
             // It was not there a moment ago.
             Err(Stop::Errno(Errno::EXIST)) if !exclusive => Err(Stop::Again),
@@ -203,6 +210,16 @@ fn protected(op: &CallContext<'_>, target: &Target) -> std::result::Result<(), S
     }
 }
 
+/// Leaves to the kernel what is made in a directory with a default access control list: the file may get a mode by which the kernel would not
+/// open it again for the user who has it open.
+fn inherits_nothing(op: &CallContext<'_>, dir: u64) -> std::result::Result<(), Stop> {
+    let node = op.node(dir)?;
+    match acl(op, &*op.read(&node)?, AclKind::Default)? {
+        Some(_) => Err(BY_KERNEL.into()),
+        None => Ok(()),
+    }
+}
+
 /// Where a file can be made that was not found: directory and name.
 fn vacant(op: &CallContext<'_>, target: &Target) -> std::result::Result<(u64, Vec<u8>), Stop> {
     let name = target.name(Errno::ISDIR)?.to_vec();
@@ -264,6 +281,14 @@ impl File {
     /// Sets attributes, but for the size, as [`Tree::chmod`](crate::Tree::chmod) and its like do.
     pub fn set_attributes(&self, set: &SetAttr) -> Result<()> {
         let tree = self.session.tree(self.caller);
+        tree.set_found(|_| Ok(self.node.ino), set)
+    }
+
+    /// As [`Self::set_attributes`], of a program that has the tree mounted: owner and mode of a file that the kernel knows are
+    /// [`BY_KERNEL`].
+    pub fn set_attributes_beside_kernel(&self, set: &SetAttr) -> Result<()> {
+        let tree = self.session.tree(self.caller);
+        let tree = tree.mounted_at(Ino::ROOT.0, true);
         tree.set_found(|_| Ok(self.node.ino), set)
     }
 
@@ -345,6 +370,14 @@ impl File {
         let to = to.checked_add(by).ok_or(Errno::OVERFLOW)?;
         *offset = u64::try_from(to).map_err(|_| Errno::INVAL)?;
         Ok(*offset)
+    }
+
+    /// Inode, caller and session, for calls about extended attributes.
+    pub(crate) fn of_attributes(&self) -> Result<(u64, &Caller, &Session)> {
+        match self.flags.contains(OFlags::PATH) {
+            true => Err(Errno::BADF),
+            false => Ok((self.node.ino, &self.caller, &self.session)),
+        }
     }
 
     /// Attributes.

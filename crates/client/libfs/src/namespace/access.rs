@@ -1,6 +1,6 @@
 //! Permissions, for callers that no kernel has checked: those of the path API.
 //!
-//! A caller is one user and one group; there are no further groups. The superuser may
+//! A caller is one user with its groups. The superuser may
 //! do everything but execute what nobody may execute.
 
 use shale_format::acl::{Acl, permits};
@@ -23,7 +23,7 @@ pub(crate) fn may(caller: &Caller, inode: &Inode, acl: Option<&Acl>, want: u32) 
         let executable = inode.is_dir() || inode.mode & 0o111 != 0;
         want & EXECUTE == 0 || executable
     } else {
-        permits(inode, acl, caller.uid, &|gid| gid == caller.gid, want)
+        permits(inode, acl, caller.uid, &|gid| caller.is_in(gid), want)
     };
     if allowed { Ok(()) } else { Err(Errno::ACCESS) }
 }
@@ -56,7 +56,7 @@ pub(crate) fn may_set(
     let foreign_uid = set.uid.is_some_and(|u| u != u32::MAX && u != inode.uid);
     let foreign_gid = set
         .gid
-        .is_some_and(|g| g != u32::MAX && g != inode.gid && g != caller.gid);
+        .is_some_and(|g| g != u32::MAX && g != inode.gid && !caller.is_in(g));
     let loses = set.kill_suidgid && !inode.is_dir() && without_set_id(inode.mode) != inode.mode;
     let ids = set.uid.is_some() || set.gid.is_some() || loses;
     if foreign_uid || foreign_gid || ids && !owner {
@@ -66,7 +66,7 @@ pub(crate) fn may_set(
         if !owner {
             return Err(Errno::PERM);
         }
-        if caller.gid != set.gid.filter(|&g| g != u32::MAX).unwrap_or(inode.gid) {
+        if !caller.is_in(set.gid.filter(|&g| g != u32::MAX).unwrap_or(inode.gid)) {
             *mode &= !libc::S_ISGID;
         }
     }

@@ -200,7 +200,7 @@ pub(crate) fn set_acl_where(
             }
             Some(acl) if !acl.is_valid() => Err(Errno::INVAL.into()),
             Some(acl) if kind == AclKind::Access => {
-                let stranger = || caller.uid != 0 && caller.gid != state.inode.gid;
+                let stranger = || caller.uid != 0 && !caller.is_in(state.inode.gid);
                 let kill = kill_sgid.unwrap_or_else(stranger);
                 decide_by(op, paths, &mut state, &acl, kill)
             }

@@ -267,7 +267,7 @@ pub(crate) fn tmpfile_where(
         let (fresh, attrs) = with_inherited(fresh, default.as_ref());
         need_new(op, record_bytes(CreateBody::BYTES, 0), INODE_BYTES, &attrs)?;
         let ino = op.new_number(parent)?;
-        let mut inode = new_inode(op, &dir.inode, ino, &fresh);
+        let mut inode = new_inode(op, &dir.inode, ino, &fresh)?;
         inode.nlink = 0;
         inode.flags = flag::ORPHAN;
         let body = create_body(&inode, 0);
@@ -441,12 +441,17 @@ pub(crate) fn new_numbered(
     fresh: &Fresh<'_>,
 ) -> std::result::Result<Inode, Stop> {
     let ino = op.new_number(dir.ino)?;
-    Ok(new_inode(op, dir, ino, fresh))
+    new_inode(op, dir, ino, fresh)
 }
 
 /// The inode that a call makes in directory `dir`: its group, and for directories the
 /// set-group-id bit, come from a set-group-id directory.
-fn new_inode(op: &CallContext<'_>, dir: &Inode, ino: u64, fresh: &Fresh<'_>) -> Inode {
+fn new_inode(
+    op: &CallContext<'_>,
+    dir: &Inode,
+    ino: u64,
+    fresh: &Fresh<'_>,
+) -> std::result::Result<Inode, Stop> {
     let is_dir = fresh.mode & S_IFMT == libc::S_IFDIR;
     let mut inode = Inode::free();
     inode.ino = ino;
@@ -456,6 +461,8 @@ fn new_inode(op: &CallContext<'_>, dir: &Inode, ino: u64, fresh: &Fresh<'_>) -> 
     if dir.mode & S_ISGID != 0 {
         inode.gid = dir.gid;
         inode.mode = inherited_mode(op, dir.gid, fresh.mode);
+    } else {
+        op.may_use_group(inode.gid)?;
     }
     inode.nlink = if is_dir { 2 } else { 1 };
     inode.parent = if is_dir { dir.ino } else { 0 };
@@ -469,13 +476,13 @@ fn new_inode(op: &CallContext<'_>, dir: &Inode, ino: u64, fresh: &Fresh<'_>) -> 
     for which in [time::ACCESS, time::MODIFY, time::CHANGE, time::BIRTH] {
         inode.set_time_ns(which, op.now_ns);
     }
-    inode
+    Ok(inode)
 }
 
 /// Mode in a set-group-id directory of group `gid`. A file may not become executable
 /// with a group that its maker is not in; the kernel has seen to that where it calls.
 fn inherited_mode(op: &CallContext<'_>, gid: u32, mode: u32) -> u32 {
-    let strange = op.caller.uid != 0 && op.caller.gid != gid;
+    let strange = op.caller.uid != 0 && !op.caller.is_in(gid);
     match mode & S_IFMT {
         libc::S_IFDIR => mode | S_ISGID,
         _ if mode & 0o2010 == 0o2010 && strange && !op.kernel_references() => mode & !S_ISGID,

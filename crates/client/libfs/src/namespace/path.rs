@@ -7,12 +7,14 @@
 use crate::client::call::CallContext;
 mod path_xattrs;
 
+pub(crate) use path_xattrs::permitted_of;
+
 use crate::client::call_runner::CallRunner;
 use crate::client::session::Session;
 use crate::io::content::wrong_type;
 use crate::io::handle::{File, open_file};
 use crate::io::truncate_fallocate::truncate_where;
-use crate::namespace::access::{EXECUTE, WRITE, may_set, may_take_from};
+use crate::namespace::access::{EXECUTE, WRITE, may_set, may_take_from, owns};
 use crate::namespace::acl::{deciding_acl, may_access};
 use crate::namespace::attributes::{StatFs, readlink_where, set_attributes_where};
 use crate::namespace::create_lookup::{Fresh, make_where};
@@ -28,10 +30,11 @@ use shale_format::limits::{NAME_BYTES_MAX, PATH_BYTES_MAX};
 use shale_inodes::attr::{Attr, SetAttr, SetTime};
 use shale_inodes::dirents::{KIND_DIR, check_length, check_new};
 use shale_session::caller::Caller;
-use shale_session::errno::{Errno, Result, Stop};
+use shale_session::errno::{BY_KERNEL, Errno, Result, Stop};
 use shale_session::log::client_log::Need;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Entries that [`ReadDir`] fetches at a time.
 const FETCH: usize = 256;
@@ -169,6 +172,9 @@ impl Tree {
     pub fn link_into(&self, old: &[u8], tree: &Self, new: &[u8]) -> Result<()> {
         self.link_where(|op| {
             let ino = walk(op, self.from(), old, false)?.ino()?;
+            if self.mounted {
+                protected_link(op, ino)?;
+            }
             let (dir, name) = vacant(op, tree.from(), new, false)?;
             Ok((ino, dir, name))
         })
@@ -340,7 +346,16 @@ impl Tree {
             let node = op.node(ino)?;
             let state = op.read(&node)?;
             let acl = deciding_acl(op, &state)?;
-            Ok((ino, may_set(op.caller, &state.inode, acl.as_ref(), set)?))
+            // By what the kernel knows of owner and mode it decides without asking whose a call is to change them.
+            let is_kernels = self.mounted && node.used_elsewhere.load(Ordering::Acquire);
+            if is_kernels && (set.mode.is_some() || set.uid.is_some() || set.gid.is_some()) {
+                return Err(BY_KERNEL.into());
+            }
+            let set = may_set(op.caller, &state.inode, acl.as_ref(), set)?;
+            if let Some(gid) = set.gid.filter(|&gid| gid != state.inode.gid) {
+                op.may_use_group(gid)?;
+            }
+            Ok((ino, set))
         };
         let done = set_attributes_where(self.calls(), self.paths(), &self.caller, place);
         done.map(|_| ())
@@ -399,6 +414,15 @@ impl Tree {
 
 fn is_root(path: &[u8]) -> bool {
     path.iter().all(|&b| b == b'/')
+}
+
+/// Leaves to the kernel what it may refuse to link: the file of another user (`fs.protected_hardlinks`, proc_sys_fs(5)).
+fn protected_link(op: &CallContext<'_>, ino: u64) -> std::result::Result<(), Stop> {
+    let node = op.node(ino)?;
+    match owns(op.caller, &op.read(&node)?.inode) {
+        true => Ok(()),
+        false => Err(BY_KERNEL.into()),
+    }
 }
 
 /// Walks to where a name is to be made: directory and name. `slash_ok`: for a directory.

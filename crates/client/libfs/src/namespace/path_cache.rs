@@ -24,7 +24,7 @@ const SHARDS: usize = 32;
 /// An inode on the way and its lease word when it was passed.
 pub(crate) type Passed = (u64, u32);
 
-/// A path of a directory as one caller names it.
+/// A path of a directory as one caller names it: the further groups of a user are the same in all of a process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CachedPath<'a> {
     pub uid: u32,

@@ -58,7 +58,7 @@ fn takes_some_rights(
     let mode = state.inode.mode;
     let by_record = without_set_id(mode);
     // On the mount the kernel has decided that before, and knows all groups of the writer.
-    let stranger = !op.is_kernels() && op.caller.gid != state.inode.gid;
+    let stranger = !op.is_kernels() && !op.caller.is_in(state.inode.gid);
     let left = if stranger {
         by_record & !SET_GID
     } else {

@@ -20,6 +20,7 @@ use tempfile::TempDir;
 pub const ME: Caller = Caller {
     uid: 0,
     gid: 0,
+    groups: &[],
     pid: 0,
     umask: 0,
     request: 0,

@@ -5,9 +5,9 @@ use crate::calls::vectors::{Access, Buffer, CALL_BYTES_MAX};
 use crate::client;
 use crate::names::kernel::asks_about_itself;
 use crate::names::mapping;
-use crate::names::open::placeholder_of;
+use crate::names::open::{keeps_open, placeholder_of};
 use crate::names::paths::{fail, given, set_times};
-use crate::names::{place, state};
+use crate::names::{place, user, xattrs};
 use core::sync::atomic::Ordering;
 use shale_fd::description::{self, OffsetGuard, mode};
 use shale_fd::limits;
@@ -59,15 +59,34 @@ pub fn serve(number: u32, args: &Args) -> Option<i64> {
         nr::IOCTL => ioctl(args),
         nr::COPY_FILE_RANGE => copy(args),
         nr::GETDENTS64 => list(index, args),
+        nr::FSETXATTR | nr::FGETXATTR | nr::FLISTXATTR | nr::FREMOVEXATTR => {
+            attribute(index, number, args)
+        }
         _ => None,
     };
     result.inspect(|_| report::fast(number))
 }
 
+/// A call about extended attributes.
+fn attribute(index: u32, number: u32, args: &Args) -> Option<i64> {
+    let asked = xattrs::Asked::of(number, args)?;
+    let file = placeholder::file(index)?;
+    match asked.done(&xattrs::Of::Open(&file))? {
+        Ok(result) => Some(result),
+        Err(e) => refusal(e),
+    }
+}
+
 fn set(index: u32, what: impl FnOnce(&mut SetAttr)) -> Option<i64> {
     let mut set = SetAttr::default();
     what(&mut set);
-    match placeholder::file(index)?.set_attributes(&set) {
+    let closes = |mode| !user::is_root() && !keeps_open(libc::O_RDWR, mode);
+    if set.mode.is_some_and(closes) {
+        let ino = description::get(index).ino.load(Ordering::Relaxed);
+        placeholder::materialise_inode(ino, "is closed to its owner");
+        return None;
+    }
+    match placeholder::file(index)?.set_attributes_beside_kernel(&set) {
         Ok(()) => Some(0),
         Err(e) => refusal(e),
     }
@@ -189,7 +208,7 @@ fn copy(args: &Args) -> Option<i64> {
     }
     let client = client::current(description::get(first).mount.load(Ordering::Relaxed))?;
     let (source, target) = ((from.ino(), from.at), (to.ino(), to.at));
-    let caller = state::caller();
+    let caller = user::caller(&client.session);
     match client
         .session
         .copy_file_range(&caller, source, target, bytes)
@@ -315,7 +334,7 @@ fn list(index: u32, args: &Args) -> Option<i64> {
     let (mut entries, mut full) = (Vec::with_capacity(space), false);
     let mut position = d.offset.load(Ordering::Relaxed);
     let ino = d.ino.load(Ordering::Relaxed);
-    let caller = state::caller();
+    let caller = user::caller(&client.session);
     // Into memory of the library's: the program's may be mapped from the volume.
     let session = &client.session;
     let listed = session.readdir(&caller, ino, position, false, &mut |entry| {

@@ -1,8 +1,8 @@
 //! Calls for which the kernel needs the file of a placeholder, and calls that end or change the serving of names.
 
 use crate::calls::attributes;
-use crate::names::open::placeholder_of;
-use crate::names::{paths, place, setting, state};
+use crate::names::open::{self, placeholder_of};
+use crate::names::{paths, place, setting, state, user, xattrs};
 use core::sync::atomic::Ordering;
 use shale_fd::placeholder;
 use shale_interpose::inside::with_signals_blocked;
@@ -106,16 +106,7 @@ const ENDING: [u32; 23] = [
 const CHANGING: [u32; 3] = [nr::CHDIR, nr::FCHDIR, nr::UMASK];
 
 /// Calls about paths that are not served, but can name a descriptor.
-pub const BY_PATH: [u32; 8] = [
-    nr::GETXATTR,
-    nr::LGETXATTR,
-    nr::SETXATTR,
-    nr::LSETXATTR,
-    nr::LISTXATTR,
-    nr::STATFS,
-    nr::EXECVE,
-    nr::MKNOD,
-];
+pub const BY_PATH: [u32; 3] = [nr::STATFS, nr::EXECVE, nr::MKNOD];
 
 /// Numbers of all calls that are looked at while names are served, besides those that always are.
 pub fn calls() -> impl Iterator<Item = u32> {
@@ -126,6 +117,7 @@ pub fn calls() -> impl Iterator<Item = u32> {
         .chain(CHANGING)
         .chain(BY_PATH)
         .chain(paths::CALLS)
+        .chain(xattrs::CALLS)
         .chain(super::descriptor::CALLS)
         .chain([nr::MPROTECT])
 }
@@ -143,6 +135,10 @@ pub fn prepare(number: u32, args: &Args) {
         return;
     }
     if !placeholder::any() {
+        return;
+    }
+    if may_close_files(number, args) {
+        placeholder::materialise_all("may be closed to its owner");
         return;
     }
     if asks_about_itself(number, args) && !is_path_only(args[0] as i32) {
@@ -173,6 +169,18 @@ pub fn prepare(number: u32, args: &Args) {
             }
         }
     }
+}
+
+/// Whether a call of a user other than root may give a file a mode by which its owner cannot open it any more: it may be open by a placeholder.
+fn may_close_files(number: u32, args: &Args) -> bool {
+    let closes = |mode: u64| !open::keeps_open(libc::O_RDWR, mode as u32);
+    let may = match number {
+        nr::CHMOD | nr::FCHMOD => closes(args[1]),
+        nr::FCHMODAT | nr::FCHMODAT2 => closes(args[2]),
+        nr::SETXATTR | nr::LSETXATTR | nr::FSETXATTR => xattrs::sets_list(args),
+        _ => false,
+    };
+    may && !user::is_root()
 }
 
 /// Which arguments of a call are descriptors.
@@ -218,7 +226,7 @@ fn fcntl_needs_file(command: i32) -> bool {
 pub fn made(number: u32, args: &Args, result: i64) {
     match number {
         nr::CHDIR | nr::FCHDIR => place::forget_working(),
-        nr::UMASK if result >= 0 => state::set_umask(args[0] as u32),
+        nr::UMASK if result >= 0 => user::set_umask(args[0] as u32),
         _ => {}
     }
 }

@@ -4,20 +4,23 @@
 //! on does in its own log what is asked for there; with `SHALE_NAMES=N` it does so with all names, after N calls about
 //! paths. A client that holds the exclusive lease on a directory is the only
 //! one who knows its entries: the kernel caches none of them. So what is served here and what goes through the mount
-//! (an extended attribute, a program that is started) never disagree; each way takes the leases that it needs.
+//! (a capability, a program that is started) never disagree; each way takes the leases that it needs.
 //!
 //! * [`worth`]: for which directories that is worth while.
 //! * [`setting`], [`state`]: whether names are served now, of which mount, and for whom; [`spawn`]: not while a child is made.
+//! * [`user`]: for whom names are served, and who calls.
 //! * [`executable`]: whether all system calls of the program come by here. Only then may descriptors be
 //!   [placeholders](shale_fd::placeholder).
 //! * [`place`]: where the path of a call leads to in the volume.
 //! * [`open`]: `open` and its like; [`paths`]: all other calls about paths.
+//! * [`xattrs`]: extended attributes, by path and of placeholders.
 //! * [`descriptor`]: calls about a placeholder that no other file has.
 //! * [`mapping`]: private mappings of placeholders.
 //! * [`kernel`]: calls that need the kernel's file, or end the serving of names.
 //!
-//! What is not served goes to the kernel: `O_TMPFILE` and `O_DIRECT`, extended attributes,
-//! paths that lead over the borders of the mount, users other than the superuser with all capabilities.
+//! What is not served goes to the kernel: `O_TMPFILE` and `O_DIRECT`, extended attributes of the system,
+//! paths that lead over the borders of the mount, users with some capabilities and not all; of users other than root also directories
+//! and files of others that are opened, and files that their mode would keep from being opened again.
 
 pub mod descriptor;
 pub mod kernel;
@@ -28,7 +31,9 @@ pub mod place;
 pub mod setting;
 pub mod spawn;
 pub mod state;
+pub mod user;
 pub mod worth;
+pub mod xattrs;
 
 pub use setting::are_wanted;
 

@@ -4,6 +4,7 @@ use crate::calls::names as opened;
 use crate::names::place;
 use crate::names::spawn;
 use crate::names::state::Named;
+use crate::names::user;
 use crate::names::worth::Use;
 use core::sync::atomic::Ordering;
 use shale_fd::description::{self, Description};
@@ -12,7 +13,7 @@ use shale_fd::report;
 use shale_fd::table;
 use shale_interpose::outcome::FD_END;
 use shale_interpose::raw::{self, Args, nr};
-use shale_libfs::{Errno, OFlags};
+use shale_libfs::{Errno, File, OFlags};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
@@ -83,6 +84,14 @@ impl Asked {
         self.has(libc::O_CREAT)
     }
 
+    /// Whether the kernel may have to open the file again and would refuse that to a user who is not root: it finds directories by their handle
+    /// only, and a new file may have a mode by which not even its owner may open it so.
+    fn is_roots(&self) -> bool {
+        let access = self.flags & libc::O_ACCMODE;
+        let closed = !keeps_open(access, self.mode & !user::umask());
+        self.is_path_only() || self.has(libc::O_DIRECTORY) || self.creates() && closed
+    }
+
     fn is_path_only(&self) -> bool {
         self.flags & libc::O_PATH != 0
     }
@@ -100,7 +109,7 @@ impl Asked {
 
 /// Opens a file, if it can be done here.
 pub fn open(named: &'static Named, asked: &Asked) -> Option<i64> {
-    if !asked.is_served() {
+    if !asked.is_served() || !user::is_root() && asked.is_roots() {
         return None;
     }
     // SAFETY: the program's own call.
@@ -130,6 +139,9 @@ pub fn open(named: &'static Named, asked: &Asked) -> Option<i64> {
         Err(Errno::NXIO) => return None,
         Err(e) => return named.failed(client, asked.number, e),
     };
+    if !user::is_root() && !is_own(&file) {
+        return None;
+    }
     let directory = match file.is_regular() {
         true => None,
         false => {
@@ -156,6 +168,22 @@ pub fn open(named: &'static Named, asked: &Asked) -> Option<i64> {
         directory,
     };
     enter(named, number, open).inspect(|_| report::fast(asked.number))
+}
+
+/// Whether a file of this mode can be opened by its owner for this access.
+pub fn keeps_open(access: i32, mode: u32) -> bool {
+    let needed = match access {
+        libc::O_RDONLY => libc::S_IRUSR,
+        libc::O_WRONLY => libc::S_IWUSR,
+        _ => libc::S_IRUSR | libc::S_IWUSR,
+    };
+    mode & needed == needed
+}
+
+/// Whether it is a regular file that the user of the process owns: nobody else but root can keep it from being opened again.
+fn is_own(file: &File) -> bool {
+    let uid = user::uid();
+    file.is_regular() && file.stat().is_ok_and(|attr| attr.uid == uid)
 }
 
 /// A descriptor that nothing is entered for yet. It is closed if that never happens.

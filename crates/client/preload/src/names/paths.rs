@@ -6,7 +6,7 @@ use crate::client::Client;
 use crate::names::place::{self, Place};
 use crate::names::state::Named;
 use crate::names::worth::Use;
-use crate::names::{kernel, open};
+use crate::names::{kernel, open, user, xattrs};
 use shale_fd::limits;
 use shale_fd::placeholder;
 use shale_fd::report;
@@ -78,6 +78,7 @@ enum Act {
     Chown { uid: u32, gid: u32, follow: bool },
     Times { times: u64, follow: bool },
     Truncate { size: i64 },
+    Attribute { asked: xattrs::Asked, follow: bool },
 }
 
 /// Serves a call about a path, if it can be.
@@ -165,6 +166,10 @@ fn of_one(number: u32, a: &Args) -> Option<(i32, u64, Act)> {
             (dir, a[1], Act::Times { times, follow })
         }
         nr::TRUNCATE => (HERE, a[0], Act::Truncate { size: a[1] as i64 }),
+        _ if xattrs::CALLS.contains(&number) => {
+            let (asked, follow) = (xattrs::Asked::of(number, a)?, xattrs::follows(number));
+            (HERE, a[0], Act::Attribute { asked, follow })
+        }
         _ => return None,
     })
 }
@@ -212,7 +217,12 @@ impl Act {
             Self::Mkdir { mode } => nothing(tree.mkdir(path, mode)),
             Self::Remove { directory } => remove(&tree, path, directory),
             Self::Readlink { into, bytes } => Some(readlink(&tree, path, into, bytes)),
-            Self::Chmod { mode } => nothing(tree.chmod(path, mode)),
+            Self::Chmod { mode } => {
+                if !user::is_root() && !open::keeps_open(libc::O_RDWR, mode) {
+                    keep_open(&tree, path, true, "is closed to its owner");
+                }
+                nothing(tree.chmod(path, mode))
+            }
             Self::Chown { uid, gid, follow } => {
                 nothing(tree.chown(path, given(uid), given(gid), follow))
             }
@@ -226,6 +236,10 @@ impl Act {
                 Some(Ok(limits::exceeded()))
             }
             Self::Truncate { size } => nothing(tree.truncate(path, size as u64)),
+            Self::Attribute { asked, follow } => {
+                let tree = &tree;
+                asked.done(&xattrs::Of::Path { tree, path, follow })
+            }
         }
     }
 }
@@ -268,7 +282,7 @@ pub unsafe fn set_times(at: u64) -> Option<[Option<SetTime>; 2]> {
 /// Removes a name. A file that is open by a placeholder has to be the kernel's before it loses its names: should the session be lost, its
 /// number would find it no more.
 fn remove(tree: &Tree, path: &[u8], directory: bool) -> Option<Done> {
-    keep_open(tree, path);
+    keep_open(tree, path, false, "loses its name");
     let removed = match directory {
         true => tree.rmdir(path),
         false => tree.unlink(path),
@@ -276,13 +290,13 @@ fn remove(tree: &Tree, path: &[u8], directory: bool) -> Option<Done> {
     Some(removed.map(|()| 0))
 }
 
-/// The file at a path may lose its name.
-fn keep_open(tree: &Tree, path: &[u8]) {
+/// The file at a path may become one that the kernel cannot open any more.
+fn keep_open(tree: &Tree, path: &[u8], follow: bool, why: &'static str) {
     if placeholder::any()
-        && let Ok(attr) = tree.lstat(path)
-        && placeholder::has(attr.ino)
+        && let Ok(found) = attr(tree, path, follow)
+        && placeholder::has(found.ino)
     {
-        placeholder::materialise_inode(attr.ino, "loses its name");
+        placeholder::materialise_inode(found.ino, why);
     }
 }
 
@@ -324,7 +338,7 @@ fn of_two(named: &Named, number: u32, a: &Args) -> Option<(&'static Client, Done
         nr::LINK | nr::LINKAT if flags != 0 => return None,
         nr::LINK | nr::LINKAT => old.link_into(from.path, &new, to.path),
         _ => {
-            keep_open(&new, to.path);
+            keep_open(&new, to.path, false, "loses its name");
             old.rename_into(from.path, &new, to.path, flags)
         }
     };
@@ -354,6 +368,7 @@ pub fn given_to<'a>(number: u32, a: &Args) -> Option<[Option<&'a [u8]>; 2]> {
         nr::SYMLINKAT => (a[0], a[2]),
         _ if AT.contains(&number) => (a[1], 0),
         _ if CALLS.contains(&number) || open::CALLS.contains(&number) => (a[0], 0),
+        _ if xattrs::CALLS.contains(&number) => (a[0], 0),
         _ if kernel::BY_PATH.contains(&number) => (a[0], 0),
         _ => return None,
     };

@@ -4,6 +4,7 @@ use crate::calls::vectors::USER_END;
 use crate::client::{self, Client};
 use crate::names::setting;
 use crate::names::state::Named;
+use crate::names::user;
 use crate::names::worth::{self, Start, Use};
 use core::sync::atomic::Ordering;
 use parking_lot::Mutex;
@@ -47,14 +48,15 @@ pub struct Place<'a> {
 impl Place<'_> {
     /// The client that serves it, if there is one, or there can be one and that is worth it.
     pub fn client(&self, named: &Named) -> Option<&'static Client> {
-        match self.takes {
+        let client = match self.takes {
             true => {
                 setting::begin_serving();
                 client::get_now(named.mount)
             }
             // What is served here lies below a directory that was taken before.
             false => client::current(named.mount),
-        }
+        }?;
+        user::is_judged_alike(&client.session).then_some(client)
     }
 
     /// Call `number` of this process has made a name there, by `client`.
@@ -66,7 +68,7 @@ impl Place<'_> {
 
     /// The tree in which the path is to be looked up.
     pub fn tree(&self, session: &Arc<Session>) -> Tree {
-        let tree = session.tree(super::state::caller());
+        let tree = session.tree(user::caller(session));
         tree.mounted_at(self.start, self.takes)
     }
 }

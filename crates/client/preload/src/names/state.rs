@@ -2,6 +2,7 @@
 
 use crate::client::{self, Client};
 use crate::names::setting::{self, after, are_wanted};
+use crate::names::user;
 use crate::names::worth;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -13,7 +14,7 @@ use shale_interpose::executable;
 use shale_interpose::inside::READY;
 use shale_interpose::raw::{self, nr};
 use shale_interpose::thread::Thread;
-use shale_libfs::{Caller, Errno};
+use shale_libfs::Errno;
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -27,8 +28,6 @@ static NAMED: AtomicPtr<Named> = AtomicPtr::new(ptr::null_mut());
 static LOOKING: Mutex<()> = Mutex::new(());
 /// Not before this time are names served, ns; 0: now.
 static AGAIN_NS: AtomicI64 = AtomicI64::new(0);
-/// Mode bits to take away from what is made.
-static UMASK: AtomicU32 = AtomicU32::new(0);
 /// When the table of mounts was asked about last, ns.
 static LOOKED_NS: AtomicI64 = AtomicI64::new(0);
 
@@ -103,19 +102,6 @@ pub fn begin_again() {
     }
     // Its descriptor is closed in a child, as all of the library's.
     NAMED.store(ptr::null_mut(), Ordering::Release);
-}
-
-/// `umask` has returned, with this argument.
-pub fn set_umask(mask: u32) {
-    UMASK.store(mask & 0o777, Ordering::Relaxed);
-}
-
-/// Who calls: the superuser, or names are not served.
-pub fn caller() -> Caller {
-    Caller {
-        umask: UMASK.load(Ordering::Relaxed),
-        ..Caller::default()
-    }
 }
 
 /// The mount whose names are served now; `None`: all of them are the kernel's. `path` is what the call is about, from descriptor
@@ -298,11 +284,7 @@ impl Named {
     fn find(dir: i32, path: &[u8]) -> Result<Self, Option<&'static str>> {
         LOOKED_NS.store(clock::now_ns(), Ordering::Relaxed);
         let status = std::fs::read_to_string("/proc/self/status").map_err(|_| None)?;
-        if !is_superuser(&status) {
-            return Err(Some("names are served for the superuser alone"));
-        }
-        let mask = field(&status, "Umask:").and_then(|m| u32::from_str_radix(m, 8).ok());
-        set_umask(mask.ok_or(None)?);
+        user::find(&status)?;
         let table = read_table().ok_or(None)?;
         let path = absolute(dir, path).ok_or(None)?;
         let mut lines = lines_of(&table);
@@ -349,23 +331,6 @@ fn open_root(root: &CString, to_ask: bool) -> Option<OwnedFd> {
     let fd = unsafe { raw::syscall(nr::OPEN, &args) };
     // SAFETY: made just now, and nobody else's.
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as i32) })
-}
-
-/// Whether the process runs as the superuser, in every respect, and may all that one may.
-fn is_superuser(status: &str) -> bool {
-    let all_zero = |name| {
-        let ids = field(status, name);
-        ids.is_some_and(|ids| ids.split_whitespace().all(|id| id == "0"))
-    };
-    // CAP_CHOWN to CAP_FSETID, and CAP_MKNOD.
-    const NEEDED: u64 = 0x1f | 1 << 27;
-    let has = field(status, "CapEff:").and_then(|caps| u64::from_str_radix(caps, 16).ok());
-    all_zero("Uid:") && all_zero("Gid:") && has.is_some_and(|caps| caps & NEEDED == NEEDED)
-}
-
-fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
-    let found = status.lines().find_map(|line| line.strip_prefix(name));
-    found.map(str::trim)
 }
 
 /// Whether the kernel has changed the table of mounts since this was asked last.
@@ -460,16 +425,5 @@ mod tests {
         assert_eq!(plain, [false, true, false, false]);
         assert_eq!(lines[1].path, b"/mnt/a b");
         assert!(lines[1].no_exec && !lines[2].no_exec);
-    }
-
-    #[test]
-    fn the_superuser_is_one_in_every_respect() {
-        let of = |uid: &str, caps: &str| {
-            format!("Name:\tx\nUmask:\t0022\nUid:\t{uid}\nGid:\t0\t0\t0\t0\nCapEff:\t{caps}\n")
-        };
-        assert!(is_superuser(&of("0\t0\t0\t0", "000001ffffffffff")));
-        assert!(!is_superuser(&of("0\t0\t0\t5", "000001ffffffffff")));
-        assert!(!is_superuser(&of("0\t0\t0\t0", "000001fffffffffd")));
-        assert_eq!(field(&of("0", "0"), "Umask:"), Some("0022"));
     }
 }

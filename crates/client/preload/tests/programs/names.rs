@@ -37,6 +37,10 @@ fn every_call_about_names_says_what_the_mount_says() {
     for why in ["descriptors as paths", "a child is made", "loses its name"] {
         assert!(report.contains(why), "{why}: {report}");
     }
+    let fast = &report_of(&m.beside("report"), "names")["fast"];
+    for call in ["setxattr", "getxattr", "listxattr", "fremovexattr"] {
+        assert!(fast[call].as_u64() > Some(0), "{call}: {report}");
+    }
     // And it is in the volume, for everybody.
     let [a, b] = ["mount", "names"].map(|dir| {
         let mut names: Vec<_> = fs::read_dir(m.path().join(dir)).unwrap().collect();

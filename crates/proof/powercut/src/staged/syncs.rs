@@ -23,6 +23,7 @@ use std::time::Duration;
 pub(super) const ROOT: Caller = Caller {
     uid: 0,
     gid: 0,
+    groups: &[],
     pid: 0,
     umask: 0,
     request: 0,

@@ -606,6 +606,8 @@ mod tests {
     use shale_sys::SystemClock;
 
     const TRUSTED: u32 = 1002;
+    /// A group that no user is in.
+    const UNKNOWN: u32 = 4_000_000_000;
 
     #[test]
     fn only_owner_root_and_trusted_users_map_the_volume() {
@@ -632,7 +634,7 @@ mod tests {
         let daemon = Daemon::start(DaemonConfig::new(made.file), clock).unwrap();
         let ask = |uid, version| {
             let gid = uid;
-            let requester = Requester::peer(PeerIdentity { pid: 1, uid, gid }, vec![]);
+            let requester = Requester::peer(PeerIdentity { pid: 1, uid, gid }, vec![UNKNOWN]);
             let connection = Connection::new(daemon.services().clone(), requester);
             let attach = Request::Attach {
                 version,
@@ -653,6 +655,12 @@ mod tests {
                 "in place only where it is one user"
             );
             assert!(matches!(status, Reply::Status(_)));
+            assert_eq!(attached.groups.is_none(), uid == 0, "root needs none");
+            let groups = attached.groups.unwrap_or_default();
+            assert!(
+                groups.iter().all(|&gid| gid == uid),
+                "those of the database"
+            );
         }
         let (attached, status) = ask(1001, PROTO_VERSION);
         assert!(matches!(

@@ -262,6 +262,7 @@ impl Connection {
             .attach
             .attach(&self.requester, version, wanted)?;
         let fds = self.descriptors(&client);
+        let judged = !client.trusted() && !client.person.is_root();
         let attached = Attached {
             client: client.id,
             slot: client.slot,
@@ -281,6 +282,7 @@ impl Connection {
                 .map(|(name, _)| name.to_owned()),
             resumed: false,
             open_token: client.open_token,
+            groups: judged.then(|| client.person.groups_at_recovery()),
         };
         *slot = Some(client);
         // On an error the client is in place and goes with the connection.

@@ -61,7 +61,16 @@ fn permitted_xattr(
     want: u32,
     follow: bool,
 ) -> std::result::Result<u64, Stop> {
-    let ino = walk(op, from, path, follow)?.ino()?;
+    permitted_of(op, walk(op, from, path, follow)?.ino()?, name, want)
+}
+
+/// This inode, if the caller may read or write its attribute `name`.
+pub(crate) fn permitted_of(
+    op: &CallContext<'_>,
+    ino: u64,
+    name: &[u8],
+    want: u32,
+) -> std::result::Result<u64, Stop> {
     let node = op.node(ino)?;
     let state = op.read(&node)?;
     let acl = deciding_acl(op, &state)?;

@@ -569,6 +569,100 @@ static void by_name_only(const char *dir) {
     SAY(unlink("only.link"));
 }
 
+// Extended attributes: by path, of links, of what is open, and every error.
+static void extended(void) {
+    int fd;
+    static char bytes[1 << 17], name[300];
+    void *volatile nowhere = NULL;
+    OPENS(fd, open("has", O_CREAT | O_RDWR, 0640));
+    SAY(symlink("has", "has.link"));
+    SAY(mkdir("has.d", 0755));
+    SAY(mkfifo("has.fifo", 0600));
+    SAY(getxattr("has", "user.a", bytes, sizeof bytes));
+    SAY(setxattr("has", "user.a", "value", 5, XATTR_REPLACE));
+    SAY(setxattr("has", "user.a", "value", 5, XATTR_CREATE));
+    SAY(setxattr("has", "user.a", "value", 5, XATTR_CREATE));
+    SAY(setxattr("has.link", "user.b", "second", 6, 0));
+    SAY(lsetxattr("has.link", "user.b", "x", 1, 0));
+    SAY(setxattr("has.d", "user.d", "", 0, 0));
+    SAY(setxattr("has.fifo", "user.d", "x", 1, 0));
+    SAY(getxattr("has.fifo", "user.d", bytes, sizeof bytes));
+    SAY(getxattr("has", "user.b", bytes, sizeof bytes));
+    printf("%.6s\n", bytes);
+    SAY(getxattr("has", "user.b", NULL, 0));
+    SAY(getxattr("has", "user.b", bytes, 5));
+    SAY(getxattr("has", "user.b", nowhere, 6));
+    SAY(getxattr("has.d", "user.d", bytes, 0));
+    SAY(lgetxattr("has.link", "user.b", bytes, sizeof bytes));
+    SAY(getxattr("has.link", "user.b", bytes, sizeof bytes));
+    SAY(listxattr("has", bytes, sizeof bytes));
+    SAY(listxattr("has", NULL, 0));
+    SAY(listxattr("has", bytes, 3));
+    SAY(llistxattr("has.link", bytes, sizeof bytes));
+    SAY(listxattr("has.fifo", bytes, sizeof bytes));
+    SAY(fsetxattr(fd, "user.c", "third", 5, 0));
+    SAY(fgetxattr(fd, "user.c", bytes, 5));
+    SAY(fgetxattr(fd, "user.none", bytes, 5));
+    SAY(flistxattr(fd, bytes, sizeof bytes));
+    SAY(fremovexattr(fd, "user.c"));
+    SAY(fremovexattr(fd, "user.c"));
+    SAY(removexattr("has", "user.a"));
+    SAY(removexattr("has", "user.a"));
+    SAY(lremovexattr("has.link", "user.b"));
+    SAY(removexattr("has.link", "user.b"));
+    SAY(listxattr("has", bytes, sizeof bytes));
+    // Of the system.
+    SAY(getxattr("has", "system.posix_acl_access", bytes, sizeof bytes));
+    SAY(getxattr("has", "system.posix_acl_default", bytes, sizeof bytes));
+    SAY(lgetxattr("has.link", "system.posix_acl_access", bytes, sizeof bytes));
+    SAY(getxattr("has", "security.capability", bytes, sizeof bytes));
+    SAY(setxattr("has", "trusted.a", "t", 1, 0));
+    SAY(getxattr("has", "trusted.a", bytes, sizeof bytes));
+    SAY(listxattr("has", bytes, sizeof bytes));
+    static const char acl[] = "\2\0\0\0\1\0\6\0\377\377\377\377\2\0\4\0\7\0\0\0\4\0\4\0\377\377\377\377"
+                              "\20\0\4\0\377\377\377\377 \0\0\0\377\377\377\377";
+    SAY(setxattr("has", "system.posix_acl_access", acl, sizeof acl - 1, 0));
+    SAY(getxattr("has", "system.posix_acl_access", bytes, sizeof bytes));
+    printf("%d\n", memcmp(bytes, acl, sizeof acl - 1));
+    SAY(fgetxattr(fd, "system.posix_acl_access", bytes, sizeof bytes));
+    SAY(chmod("has", 0600));
+    SAY(getxattr("has", "system.posix_acl_access", bytes, sizeof bytes));
+    printf("%d %d\n", bytes[6], bytes[30]);
+    // Errors.
+    SAY(setxattr("has", "", "x", 1, 0));
+    SAY(setxattr("has", "user.", "x", 1, 0));
+    SAY(setxattr("has", "nothing", "x", 1, 0));
+    SAY(setxattr("has", "system.shale.used", "x", 1, 0));
+    SAY(setxattr("has", "user.a", "x", 1, 77));
+    SAY(setxattr("has", "user.a", "x", 1, XATTR_CREATE | XATTR_REPLACE));
+    SAY(setxattr("has", "user.a", nowhere, 1, 0));
+    SAY(setxattr("has", "user.a", bytes, 65537, 0));
+    SAY(setxattr("has", "user.a", bytes, 65536, 0));
+    SAY(getxattr("has", "user.a", bytes, sizeof bytes));
+    SAY(setxattr("has", nowhere, "x", 1, 0));
+    SAY(setxattr("missing", "user.a", "x", 1, 0));
+    SAY(getxattr("missing", "user.a", bytes, sizeof bytes));
+    SAY(listxattr("missing", bytes, sizeof bytes));
+    SAY(getxattr("has/x", "user.a", bytes, sizeof bytes));
+    memcpy(name, "user.", 5);
+    memset(name + 5, 'n', sizeof name - 6);
+    name[255] = 0;
+    SAY(setxattr("has", name, "long", 4, 0));
+    SAY(getxattr("has", name, bytes, sizeof bytes));
+    name[255] = 'n';
+    SAY(setxattr("has", name, "long", 4, 0));
+    SAY(getxattr("has", name, bytes, sizeof bytes));
+    // They stay with the file.
+    SAY(rename("has", "has.moved"));
+    SAY(listxattr("has.moved", bytes, sizeof bytes));
+    SAY(unlink("has.moved"));
+    SAY(fgetxattr(fd, "user.a", bytes, sizeof bytes));
+    close(fd);
+    SAY(unlink("has.link"));
+    SAY(unlink("has.fifo"));
+    SAY(rmdir("has.d"));
+}
+
 // Private mappings.
 static void mappings(void) {
     int fd;
@@ -641,6 +735,7 @@ int main(int, char **arguments) {
     directories();
     list(".");
     by_name_only(dir);
+    extended();
     mappings();
     list(".");
     return 0;

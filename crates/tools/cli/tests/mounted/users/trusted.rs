@@ -4,7 +4,7 @@
 use crate::volume::{SHALE, Volume, can_mount, library, wait_until};
 use serde_json::Value;
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::process::Command;
 
@@ -161,6 +161,50 @@ fn trusted_users_are_served_and_others_use_the_mount() {
     let file = v.mountpoint().join(format!("{TRUSTED}/f"));
     assert_eq!(fs::read_to_string(file).unwrap(), LINES);
     v.umount();
+}
+
+/// Names are served of a user, and judged once more when the daemon was killed: by the groups that the user database knows. A process with another
+/// group, which would be judged otherwise then, keeps to the mount.
+#[test]
+fn names_of_a_user_are_served_and_outlive_the_daemon() {
+    /// Every system has this user, and its group.
+    const NOBODY: u32 = 65534;
+    let Some(_) = mounted() else { return };
+    let v = Volume::trusting("names", &[&NOBODY.to_string(), &TRUSTED.to_string()]);
+    v.mount();
+    let dir = v.mountpoint().join("d");
+    fs::create_dir(&dir).unwrap();
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
+    // The shell alone: what it would start has the files opened by the kernel.
+    let script = "cd d; umask 027; i=0; while [ $i -lt 50 ]; do echo $i >f$i; i=$((i+1)); done; set -C; echo again >f7; echo $?";
+    let names = ("SHALE_NAMES", "0");
+    let ran = run_with(&v, NOBODY, script, names);
+    assert!(ran.said.starts_with("2\n"), "{}", ran.said);
+    assert!(ran.fast("openat") >= 50, "{:#}", ran.report);
+    v.kill_daemon();
+    for n in 0..50 {
+        let file = dir.join(format!("f{n}"));
+        assert_eq!(fs::read_to_string(&file).unwrap(), format!("{n}\n"));
+        let status = fs::metadata(&file).unwrap();
+        let owner = (status.uid(), status.gid());
+        assert_eq!((owner, status.mode() & 0o777), ((NOBODY, NOBODY), 0o640));
+    }
+    let known = is_known(TRUSTED);
+    let ran = run_with(&v, TRUSTED, "cd d; echo mine >mine", names);
+    assert_eq!(ran.said, "");
+    let why = "a group of the process is none of its user's";
+    let left = &ran.report["kernel"]["open"][why];
+    assert_eq!(left.is_u64(), !known, "{:#}", ran.report);
+    v.umount();
+    v.fsck();
+}
+
+/// Whether the user database has a user.
+fn is_known(uid: u32) -> bool {
+    let found = Command::new("getent")
+        .args(["passwd", &uid.to_string()])
+        .output();
+    found.unwrap().status.success()
 }
 
 #[test]

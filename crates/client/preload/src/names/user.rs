@@ -1,0 +1,157 @@
+//! For whom names are served: root, and users without capabilities. What no kernel looks at is judged here by user and groups.
+
+use crate::names::state;
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use shale_libfs::{Caller, Session};
+
+/// Mode bits to take away from what is made.
+static UMASK: AtomicU32 = AtomicU32::new(0);
+/// User in the upper half, group in the lower one, while a mount is known.
+static USER: AtomicU64 = AtomicU64::new(0);
+
+/// All groups of the process, while a mount is known.
+static GROUPS: AtomicPtr<Vec<u32>> = AtomicPtr::new(ptr::null_mut());
+/// The list of groups by which a daemon judges that was found to have all of them.
+static JUDGED_BY: AtomicPtr<u32> = AtomicPtr::new(ptr::null_mut());
+
+/// Capabilities by which root may all that is served: `CAP_CHOWN` to `CAP_FSETID`, and `CAP_MKNOD`.
+const OF_ROOT: u64 = 0x1f | 1 << 27;
+/// And others that matter to files: `CAP_LINUX_IMMUTABLE`, `CAP_SYS_ADMIN`.
+const OF_FILES: u64 = OF_ROOT | 1 << 9 | 1 << 21;
+/// All users, each with its own number: no user namespace translates them (user_namespaces(7)).
+const ALL_USERS: [&str; 3] = ["0", "0", "4294967295"];
+
+/// `umask` has returned, with this argument.
+pub fn set_umask(mask: u32) {
+    UMASK.store(mask & 0o777, Ordering::Relaxed);
+}
+
+/// What `umask` was set to last.
+pub fn umask() -> u32 {
+    UMASK.load(Ordering::Relaxed)
+}
+
+/// Whether the process is root's, for which no permission matters.
+pub fn is_root() -> bool {
+    USER.load(Ordering::Relaxed) >> 32 == 0
+}
+
+/// The user of the process.
+pub fn uid() -> u32 {
+    (USER.load(Ordering::Relaxed) >> 32) as u32
+}
+
+/// Who calls.
+pub fn caller(session: &Session) -> Caller {
+    let user = USER.load(Ordering::Relaxed);
+    Caller {
+        uid: (user >> 32) as u32,
+        gid: user as u32,
+        groups: session.groups().unwrap_or_default(),
+        umask: umask(),
+        ..Caller::default()
+    }
+}
+
+/// Whether the daemon, which judges by what its machine knows of a user, knows all groups of this process. If it does not, names are the
+/// kernel's from now on.
+pub fn is_judged_alike(session: &Session) -> bool {
+    match session.groups() {
+        None => true,
+        Some(known) => {
+            ptr::eq(JUDGED_BY.load(Ordering::Relaxed), known.as_ptr()) || has_all_groups(known)
+        }
+    }
+}
+
+#[cold]
+fn has_all_groups(known: &'static [u32]) -> bool {
+    // SAFETY: from a box that is never freed.
+    let groups = unsafe { GROUPS.load(Ordering::Acquire).as_ref() };
+    let alike = groups.is_some_and(|groups| groups.iter().all(|gid| known.contains(gid)));
+    match alike {
+        true => JUDGED_BY.store(known.as_ptr().cast_mut(), Ordering::Relaxed),
+        false => state::end("a group of the process is none of its user's"),
+    }
+    alike
+}
+
+/// Finds out who the process is, from `/proc/self/status`.
+///
+/// # Errors
+/// Why names are not served; `None`: it is not known.
+pub fn find(status: &str) -> Result<(), Option<&'static str>> {
+    let map = std::fs::read_to_string("/proc/self/uid_map").map_err(|_| None)?;
+    if !map.split_whitespace().eq(ALL_USERS) {
+        return Err(Some("the process is in a user namespace"));
+    }
+    let why = "user or group of the process is not one, or it has some of root's rights";
+    let (uid, gid) = ids(status).ok_or(Some(why))?;
+    let mut groups = further_groups(status).ok_or(None)?;
+    groups.push(gid);
+    let mask = field(status, "Umask:").and_then(|m| u32::from_str_radix(m, 8).ok());
+    set_umask(mask.ok_or(None)?);
+    GROUPS.store(Box::into_raw(Box::new(groups)), Ordering::Release);
+    USER.store(u64::from(uid) << 32 | u64::from(gid), Ordering::Relaxed);
+    Ok(())
+}
+
+/// User and group, if the process is one and the same in every respect, and has all of root's rights or none.
+fn ids(status: &str) -> Option<(u32, u32)> {
+    let one = |name| {
+        let mut ids = field(status, name)?.split_whitespace();
+        let first = ids.next()?;
+        ids.all(|id| id == first).then(|| first.parse().ok())?
+    };
+    let has = u64::from_str_radix(field(status, "CapEff:")?, 16).ok()?;
+    let (uid, gid) = (one("Uid:")?, one("Gid:")?);
+    match (uid, gid) {
+        (0, 0) => (has & OF_ROOT == OF_ROOT).then_some((uid, gid)),
+        (0, _) => None,
+        _ => (has & OF_FILES == 0).then_some((uid, gid)),
+    }
+}
+
+fn further_groups(status: &str) -> Option<Vec<u32>> {
+    let groups = field(status, "Groups:")?.split_whitespace();
+    groups.map(|gid| gid.parse().ok()).collect()
+}
+
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    let found = status.lines().find_map(|line| line.strip_prefix(name));
+    found.map(str::trim)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_one_user_in_every_respect() {
+        let of = |uid: &str, gid: &str, caps: &str| {
+            let status =
+                format!("Name:\tx\nUmask:\t0022\nUid:\t{uid}\nGid:\t{gid}\nCapEff:\t{caps}\n");
+            (ids(&status), field(&status, "Umask:").map(str::to_owned))
+        };
+        let (all, none, zeros) = ("000001ffffffffff", "0000000000000000", "0\t0\t0\t0");
+        let (five, six) = ("5\t5\t5\t5", "6\t6\t6\t6");
+        assert_eq!(
+            of(zeros, zeros, all),
+            (Some((0, 0)), Some("0022".to_owned()))
+        );
+        assert_eq!(of("0\t0\t0\t5", zeros, all).0, None);
+        assert_eq!(of(zeros, six, all).0, None);
+        assert_eq!(of(zeros, zeros, "000001fffffffffd").0, None);
+        assert_eq!(of(five, six, none).0, Some((5, 6)));
+        // To bind a port is no right to files.
+        assert_eq!(of(five, six, "0000000000000400").0, Some((5, 6)));
+        assert_eq!(of(five, six, "0000000000000002").0, None);
+        assert_eq!(of(five, "6\t6\t6\t7", none).0, None);
+        let groups = |line: &str| further_groups(&format!("Uid:\t5\nGroups:\t{line}\n"));
+        assert_eq!(
+            (groups("6 100 "), groups(" ")),
+            (Some(vec![6, 100]), Some(vec![]))
+        );
+    }
+}
