@@ -7,6 +7,7 @@
 //! Mounts are numbered in the order in which they are met; a child goes on from its
 //! parent's numbers, so a description that both have means the same mount to both.
 
+use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use parking_lot::{Mutex, RwLock};
 use shale_interpose::raw::{self, nr};
@@ -130,12 +131,16 @@ fn is_regular(status: &libc::statx) -> bool {
 
 /// `statx` of a descriptor; `None`: the kernel refuses.
 pub fn statx(fd: i32, flags: i32, mask: u32) -> Option<libc::statx> {
+    statx_at(fd, c"", flags | libc::AT_EMPTY_PATH, mask)
+}
+
+/// `statx` of a path; `None`: the kernel refuses.
+pub fn statx_at(dir: i32, path: &CStr, flags: i32, mask: u32) -> Option<libc::statx> {
     let mut status = core::mem::MaybeUninit::<libc::statx>::zeroed();
-    let flags = (flags | libc::AT_EMPTY_PATH) as u64;
     let args = [
-        fd as u64,
-        c"".as_ptr() as u64,
-        flags,
+        dir as u64,
+        path.as_ptr() as u64,
+        flags as u64,
         mask.into(),
         status.as_mut_ptr() as u64,
         0,

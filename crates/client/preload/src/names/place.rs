@@ -6,6 +6,7 @@ use crate::names::setting;
 use crate::names::state::Named;
 use crate::names::user;
 use crate::names::worth::{self, Start, Use};
+use core::ffi::CStr;
 use core::sync::atomic::Ordering;
 use parking_lot::Mutex;
 use shale_fd::description;
@@ -30,6 +31,8 @@ struct Working {
     /// Its inode on the mount; 0: it lies elsewhere.
     ino: u64,
     known_as: Start,
+    /// Where it lies above the mount: bytes of the mount's path that lead there, with a slash behind them; 0: it does not.
+    above: usize,
 }
 
 /// A path on the mount.
@@ -131,18 +134,21 @@ pub fn is_left(named: &Named, dir: i32, path: &[u8]) -> bool {
 fn start_of<'a>(named: &Named, dir: i32, path: &'a [u8]) -> Option<(u64, Start, &'a [u8])> {
     let root = Ino::ROOT.0;
     if path.starts_with(b"/") {
-        let rest = path.strip_prefix(&*named.path)?;
-        let path = match rest.first() {
-            None => &b"/"[..],
-            Some(b'/') => rest,
-            Some(_) => return None,
-        };
-        return Some((root, Start::of(root), path));
+        return Some((root, Start::of(root), behind(path, &named.path)?));
     }
     let start = match dir {
         libc::AT_FDCWD => {
-            let working = working(named)?;
-            return Some((working.ino, working.known_as, path));
+            let working = working(named);
+            return match working.ino {
+                0 if working.above == 0 => None,
+                // No link is on the way from there: so the kernel has it.
+                0 => Some((
+                    root,
+                    Start::of(root),
+                    behind(path, &named.path[working.above..])?,
+                )),
+                ino => Some((ino, working.known_as, path)),
+            };
         }
         dir => match table::get(dir) {
             Entry::Kernel => directory(named, dir)?,
@@ -156,33 +162,65 @@ fn start_of<'a>(named: &Named, dir: i32, path: &'a [u8]) -> Option<(u64, Start, 
     Some((start, Start::of(start), path))
 }
 
-/// The working directory, if it lies on the mount.
-fn working(named: &Named) -> Option<Working> {
+/// What of a path leads on from the root of the mount, that begins with the path to there, as the kernel has it.
+fn behind<'a>(path: &'a [u8], to_mount: &[u8]) -> Option<&'a [u8]> {
+    let rest = path.strip_prefix(to_mount)?;
+    match rest.first() {
+        None => Some(b"/"),
+        Some(b'/') => Some(rest),
+        Some(_) => None,
+    }
+}
+
+/// The working directory, and whether it lies on the mount or above it.
+fn working(named: &Named) -> Working {
     let mut known = WORKING.lock();
-    let working = match *known {
+    match *known {
         Some(working) => working,
         // Under the lock: who changes it forgets what was found before.
         None => {
+            let mut space = [0u8; PATH_MAX];
+            let path = path_of_working(&mut space);
             let ino = directory(named, libc::AT_FDCWD).unwrap_or(0);
-            let known_as = path_of_working(named).unwrap_or(Start::of(ino));
-            *known.insert(Working { ino, known_as })
+            let below = path.and_then(|path| behind(path, &named.path));
+            let known_as = below.map(|path| Start::of(Ino::ROOT.0).below(path));
+            let above = path.filter(|_| ino == 0).map_or(0, |path| {
+                let end = path.strip_suffix(b"/").unwrap_or(path).len();
+                let leads = named.path.starts_with(path) && named.path.get(end) == Some(&b'/');
+                if leads && is_root(named, end + 1) {
+                    end + 1
+                } else {
+                    0
+                }
+            });
+            *known.insert(Working {
+                ino,
+                known_as: known_as.unwrap_or(Start::of(ino)),
+                above,
+            })
         }
-    };
-    (working.ino != 0).then_some(working)
+    }
 }
 
-/// What leads from the root of the mount to the working directory; `None`: the kernel knows no such path.
+/// Whether what follows in the mount's path leads from the working directory to the mount: something else may have been mounted over both.
+fn is_root(named: &Named, from: usize) -> bool {
+    let path = CStr::from_bytes_with_nul(&named.root.as_bytes_with_nul()[from..]);
+    let mask = libc::STATX_INO | MNT_ID_UNIQUE;
+    let status = path
+        .ok()
+        .and_then(|path| mounts::statx_at(libc::AT_FDCWD, path, libc::AT_STATX_DONT_SYNC, mask));
+    status.is_some_and(|status| status.stx_mnt_id == named.id && status.stx_ino == Ino::ROOT.0)
+}
+
+/// The path of the working directory; `None`: the kernel knows none.
 #[cold]
-fn path_of_working(named: &Named) -> Option<Start> {
-    let mut path = [0u8; PATH_MAX];
+fn path_of_working(path: &mut [u8; PATH_MAX]) -> Option<&[u8]> {
     let args = [path.as_mut_ptr() as u64, PATH_MAX as u64, 0, 0, 0, 0];
     // SAFETY: it writes at most so many bytes there.
     let bytes = unsafe { raw::syscall(nr::GETCWD, &args) };
-    // With the zero byte.
+    // With the zero byte. Where it is out of reach, it begins with no slash (getcwd(2)).
     let path = path.get(..usize::try_from(bytes).ok()?.checked_sub(1)?)?;
-    let below = path.strip_prefix(&*named.path)?;
-    let is_below = below.is_empty() || below.starts_with(b"/");
-    is_below.then(|| Start::of(Ino::ROOT.0).below(below))
+    path.starts_with(b"/").then_some(path)
 }
 
 /// The inode of the working directory, if it was asked for and lies on the mount.

@@ -357,7 +357,9 @@ fn absolute(dir: i32, path: &[u8]) -> Option<Vec<u8>> {
         dir => std::fs::read_link(format!("/proc/self/fd/{dir}")),
     };
     let dir = dir.ok()?;
-    Some([dir.as_os_str().as_bytes(), b"/", path].concat())
+    let dir = dir.as_os_str().as_bytes();
+    let dir = dir.strip_suffix(b"/").unwrap_or(dir);
+    Some([dir, b"/", path].concat())
 }
 
 fn read_table() -> Option<Vec<u8>> {

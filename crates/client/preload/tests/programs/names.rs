@@ -110,6 +110,32 @@ fn names_are_served_where_many_are_made() {
     assert!(!report.contains("left to the kernel"), "{report}");
 }
 
+/// Paths lead to the mount from a working directory above it, too.
+#[test]
+fn names_are_served_by_relative_paths_from_above() {
+    let Some(m) = Mounted::new() else { return };
+    let script =
+        "i=0; while [ $i -lt 20 ]; do echo $i >\"$0/f$i\"; i=$((i+1)); done; echo x >\"$0none/x\"";
+    for (name, from) in [
+        ("near", m.path().parent().unwrap()),
+        ("far", Path::new("/")),
+    ] {
+        let dir = m.dir(name);
+        let (path, report) = (dir.strip_prefix(from).unwrap(), m.beside("report"));
+        let run = named(&m, Path::new("sh")).current_dir(from);
+        let run = run.args(["-c", script]).arg(path);
+        let run = run.stderr(Stdio::null()).env("SHALE_REPORT", &report);
+        // Beside it there is nothing.
+        assert_eq!(run.spawn().wait().unwrap().code(), Some(2));
+        let served = report_of(&report, "sh");
+        assert!(served["fast"]["openat"].as_u64() >= Some(20), "{served}");
+        for n in 0..20 {
+            let file = dir.join(format!("f{n}"));
+            assert_eq!(fs::read_to_string(&file).unwrap(), format!("{n}\n"));
+        }
+    }
+}
+
 /// What is made below a directory in which much was made is served with that directory, by whatever path it is named.
 #[test]
 fn a_tree_of_small_directories_is_served_from_its_top() {
