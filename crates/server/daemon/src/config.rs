@@ -3,6 +3,7 @@
 use crate::digest_scheduler::write_back::{WRITE_BACK_AGE, WRITE_BACK_EVERY};
 use crate::error::Result;
 use crate::tiering::{DIRECT_PLACEMENT_MIN_BYTES, Speed};
+use shale_digest::Bounds;
 use shale_format::ORDERED_AGE;
 use shale_nvm::{Map, MapOptions};
 use shale_pool::growth;
@@ -23,6 +24,8 @@ pub struct DaemonConfig {
     pub digest_threads: usize,
     /// Percentage of a log at which its digest begins, unless the volume file says.
     pub digest_at_percent: u32,
+    /// How much of a log is digested together, while the volume is used.
+    pub digest_bounds: Bounds,
     /// The same of the log in memory of a buffered client, which is its write buffer.
     pub write_back_at_percent: u32,
     /// Bytes of a run of new data from which on it is placed directly on a lower tier while NVM is full.
@@ -119,6 +122,7 @@ impl DaemonConfig {
             volume_path: None,
             digest_threads: 0,
             digest_at_percent: DIGEST_AT_PERCENT,
+            digest_bounds: Bounds::default(),
             write_back_at_percent: WRITE_BACK_AT_PERCENT,
             direct_placement_min_bytes: DIRECT_PLACEMENT_MIN_BYTES,
             places_large_runs_below: true,

@@ -136,7 +136,7 @@ impl Opened {
             .transpose()?;
         let volume = Arc::new(volume);
         let mappings = Mappings::reopen(dir, &volume)?;
-        let digester = Digester::new(volume.clone());
+        let digester = Digester::with_bounds(volume.clone(), config.digest_bounds);
         let readers = LocalReaders::default();
         let buffer_dir = (!config.volume.is_staged()).then(|| config.volume.buffer_dir());
         let recovered = Recovery {

@@ -4,7 +4,8 @@
 //! alone*: the client logs so little that nothing is digested meanwhile, then all of it is waited for;
 //! the processor time of that is counted, which other programs on the machine hardly change. Then
 //! *full log*: a small log and a client that writes as fast as it can, so that it fills; each call
-//! is timed.
+//! is timed. Both again with each transaction digested by itself (Strata, §3.3): what is saved by digesting many together, of which
+//! some overwrite or remove what others made.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
-use shale_libfs::{Errno, File, OFlags};
+use shale_libfs::{Errno, File, OFlags, Tree};
 use shale_nvm::Path as For;
 
 use crate::BenchError;
@@ -25,6 +26,10 @@ const BLOCK: u64 = 4096;
 /// Bytes written at once while the file is made.
 const FILL_BYTES: u64 = 1 << 20;
 const NAME: &[u8] = b"/data";
+/// Bytes of one write of [`Load::Mail`].
+const MAIL_BYTES: u64 = 16 << 10;
+/// Files that [`Load::Mail`] leaves.
+const MAILS: u64 = 64;
 
 /// What is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -36,11 +41,13 @@ pub enum Load {
     Random128,
     /// 4 KiB at the end of a file, which is begun again when it is as large as said.
     Append4k,
+    /// As a mail server: a file is made, 16 KiB are written to it and 16 more, and the oldest of 64 is removed.
+    Mail,
 }
 
 impl Load {
     /// All of them.
-    pub const ALL: [Load; 3] = [Load::Random4k, Load::Random128, Load::Append4k];
+    pub const ALL: [Load; 4] = [Load::Random4k, Load::Random128, Load::Append4k, Load::Mail];
 
     /// As the command line has it.
     pub fn name(self) -> &'static str {
@@ -48,6 +55,23 @@ impl Load {
             Load::Random4k => "random-4k",
             Load::Random128 => "random-128",
             Load::Append4k => "append-4k",
+            Load::Mail => "mail",
+        }
+    }
+
+    /// Calls of a round, of which so many were asked for: of large ones fewer.
+    fn calls(self, asked: u64) -> u64 {
+        match self {
+            Load::Mail => (asked / 32).max(1),
+            _ => asked,
+        }
+    }
+
+    /// Bytes of a log that takes about so many of its calls.
+    fn logged(self, calls: u64) -> u64 {
+        match self {
+            Load::Mail => calls * (2 * MAIL_BYTES + 1024),
+            _ => calls * 256,
         }
     }
 
@@ -55,6 +79,7 @@ impl Load {
         match self {
             Load::Random4k | Load::Append4k => BLOCK as usize,
             Load::Random128 => 128,
+            Load::Mail => MAIL_BYTES as usize,
         }
     }
 }
@@ -77,6 +102,21 @@ pub struct Options {
     pub seconds: f64,
     /// Seed of offsets.
     pub seed: u64,
+    /// Each transaction is digested by itself.
+    pub apart: bool,
+}
+
+/// A volume for a measurement.
+fn scratch(dir: &Path, options: &Options, log_bytes: u64) -> Result<Scratch> {
+    let size = ScratchOptions {
+        nvm_bytes: options.nvm_bytes,
+        log_bytes,
+    };
+    Scratch::with(dir, size, |config| {
+        if options.apart {
+            config.digest_bounds.records_max = 1;
+        }
+    })
 }
 
 /// Digest alone: median of the rounds.
@@ -126,9 +166,10 @@ fn failed(what: &'static str) -> impl FnOnce(Errno) -> BenchError {
     move |errno| BenchError::call("libfs", what)(os_error(errno))
 }
 
-/// The client's file.
+/// The client's file, and with [`Load::Mail`] the directory above it.
 struct Writer {
     load: Load,
+    tree: Tree,
     file: File,
     bytes: u64,
     end: u64,
@@ -143,13 +184,14 @@ impl Writer {
         let file = tree.open(NAME, flags, 0o644).map_err(failed("create"))?;
         let writer = Writer {
             load,
+            tree,
             file,
             bytes: options.file_bytes / FILL_BYTES * FILL_BYTES,
             end: 0,
             chance: Chance::new(options.seed),
             data: vec![0x5a; load.bytes()],
         };
-        if load != Load::Append4k {
+        if matches!(load, Load::Random4k | Load::Random128) {
             let some = vec![0x3c; FILL_BYTES as usize];
             for n in 0..writer.bytes / FILL_BYTES {
                 let written = writer.file.pwrite(n * FILL_BYTES, &some);
@@ -164,7 +206,26 @@ impl Writer {
         Ok(writer)
     }
 
+    fn deliver(&mut self) -> Result<()> {
+        let name = |n: u64| format!("/mail{n}").into_bytes();
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY;
+        let mail = self.tree.open(&name(self.end), flags, 0o600);
+        let mail = mail.map_err(failed("create"))?;
+        for at in [0, MAIL_BYTES] {
+            mail.pwrite(at, &self.data).map_err(failed("write"))?;
+        }
+        drop(mail);
+        if let Some(oldest) = self.end.checked_sub(MAILS) {
+            self.tree.unlink(&name(oldest)).map_err(failed("unlink"))?;
+        }
+        self.end += 1;
+        Ok(())
+    }
+
     fn write(&mut self) -> Result<()> {
+        if self.load == Load::Mail {
+            return self.deliver();
+        }
         let bytes = self.data.len() as u64;
         let at = match self.load {
             Load::Random4k => self.chance.below(self.bytes / BLOCK) * BLOCK,
@@ -174,7 +235,7 @@ impl Writer {
                 self.end = bytes;
                 0
             }
-            Load::Append4k => {
+            Load::Append4k | Load::Mail => {
                 self.end += bytes;
                 self.end - bytes
             }
@@ -216,18 +277,14 @@ fn median(mut of: Vec<f64>) -> f64 {
 }
 
 fn alone(dir: &Path, load: Load, options: &Options) -> Result<Alone> {
-    let scratch = Scratch::new(
-        dir,
-        ScratchOptions {
-            nvm_bytes: options.nvm_bytes,
-            // Not 30% of it are filled in a round.
-            log_bytes: (options.calls * 256 * 4).next_power_of_two().max(16 << 20),
-        },
-    )?;
+    let calls = load.calls(options.calls);
+    // Not 30% of it are filled in a round.
+    let log_bytes = (load.logged(calls) * 4).next_power_of_two().max(16 << 20);
+    let scratch = scratch(dir, options, log_bytes)?;
     let mut writer = Writer::new(&scratch, load, options)?;
     let (mut speeds, mut cpu, mut bytes) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..=options.rounds {
-        for _ in 0..options.calls {
+        for _ in 0..calls {
             writer.write()?;
         }
         let before = (records(&scratch), nvm_bytes(&scratch), cpu_ns());
@@ -237,7 +294,7 @@ fn alone(dir: &Path, load: Load, options: &Options) -> Result<Alone> {
         let spent = cpu_ns() - before.2;
         let done = (records(&scratch) - before.0) as f64;
         // Blocks were short, and it began before.
-        let whole = done >= options.calls as f64 / 2.0;
+        let whole = done >= calls as f64 / 2.0;
         if round > 0 && whole {
             speeds.push(done / seconds);
             cpu.push(spent / done);
@@ -260,13 +317,7 @@ fn alone(dir: &Path, load: Load, options: &Options) -> Result<Alone> {
 }
 
 fn full(dir: &Path, load: Load, options: &Options) -> Result<Full> {
-    let scratch = Scratch::new(
-        dir,
-        ScratchOptions {
-            nvm_bytes: options.nvm_bytes,
-            log_bytes: options.log_bytes,
-        },
-    )?;
+    let scratch = scratch(dir, options, options.log_bytes)?;
     let mut writer = Writer::new(&scratch, load, options)?;
     let mut times: Histogram<u64> = histogram();
     let length = Duration::from_secs_f64(options.seconds);
@@ -324,8 +375,17 @@ mod tests {
             log_bytes: shale_format::limits::LOG_BYTES_MIN,
             seconds: 0.05,
             seed: 1,
+            apart: false,
         };
-        for load in Load::ALL {
+        for (load, apart) in Load::ALL
+            .map(|load| (load, false))
+            .into_iter()
+            .chain([(Load::Mail, true)])
+        {
+            let options = Options {
+                apart,
+                ..options.clone()
+            };
             let report = run(dir.path(), load, &options).unwrap();
             assert!(report.alone.records_per_s > 0.0, "{load:?}");
             let least = match load {

@@ -46,6 +46,18 @@ impl Scratch {
     /// # Errors
     /// No space, or what daemon and client say; nothing is left then.
     pub fn new(dir: &Path, options: ScratchOptions) -> Result<Self> {
+        Self::with(dir, options, |_| ())
+    }
+
+    /// As [`Self::new`], with a daemon that `configure` has set up.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with(
+        dir: &Path,
+        options: ScratchOptions,
+        configure: impl FnOnce(&mut DaemonConfig),
+    ) -> Result<Self> {
         let place = tempfile::Builder::new()
             .prefix("shale-volume-")
             .tempdir_in(dir)
@@ -71,7 +83,9 @@ impl Scratch {
             },
             &*clock,
         )?;
-        let daemon = Daemon::start(DaemonConfig::new(made.file), clock.clone())?;
+        let mut config = DaemonConfig::new(made.file);
+        configure(&mut config);
+        let daemon = Daemon::start(config, clock.clone())?;
         let uid = rustix::process::geteuid().as_raw();
         let channel = Arc::new(InProcess(daemon.attach_in_process(uid)));
         let options = SessionOptions {

@@ -11,7 +11,7 @@ pub struct Args {
     /// A directory on tmpfs for the volumes
     #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
     dir: PathBuf,
-    /// Loads: random-4k, random-128, append-4k [default: all]
+    /// Loads: random-4k, random-128, append-4k, mail [default: all]
     #[arg(long, value_name = "LOAD", value_delimiter = ',', value_parser = load)]
     only: Option<Vec<Load>>,
     /// MiB of the file
@@ -35,6 +35,9 @@ pub struct Args {
     /// Seconds of writing to a log that fills; 0: not measured
     #[arg(long, value_name = "N", default_value_t = 5.0)]
     seconds: f64,
+    /// Each transaction is digested by itself, to see what is saved by digesting many together
+    #[arg(long)]
+    apart: bool,
     /// Seed of offsets
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -59,6 +62,7 @@ pub fn run(args: &Args) -> Result<bool> {
         log_bytes: args.log_mib << 20,
         seconds: args.seconds,
         seed: args.seed,
+        apart: args.apart,
     };
     if !args.json {
         println!(
