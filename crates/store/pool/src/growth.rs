@@ -10,6 +10,7 @@ use crate::error::{PoolError, Result};
 use crate::host_space::{HostSpace, free_memory, shown};
 use crate::labels;
 use crate::nvm_dir::{GROWING, NvmLock, open_nvm, remove, segment_name, segment_sizes};
+use crate::nvm_target::{has_note, resolve_note};
 use crate::volume_file::VolumeFile;
 use rustix::fs::{FallocateFlags, fallocate};
 use serde::Serialize;
@@ -138,7 +139,7 @@ fn note_path(dir: &Path) -> PathBuf {
 }
 
 /// Makes what was written in a directory durable: names of files.
-fn sync_dir(dir: &Path) -> Result<()> {
+pub(crate) fn sync_dir(dir: &Path) -> Result<()> {
     let synced = File::open(dir).and_then(|dir| dir.sync_all());
     synced.map_err(|e| PoolError::file(dir, "sync it", e))
 }
@@ -181,7 +182,11 @@ fn read_note(dir: &Path) -> Result<Option<(u64, u64)>> {
 }
 
 /// Makes the last segment as long as it has to be, and those behind it.
-fn make_segments(dir: &Path, (from, to): (u64, u64), reached: &dyn Fn(&'static str)) -> Result<()> {
+pub(crate) fn make_segments(
+    dir: &Path,
+    (from, to): (u64, u64),
+    reached: &dyn Fn(&'static str),
+) -> Result<()> {
     let (old, new) = (segment_sizes(from), segment_sizes(to));
     let last = old.len() - 1;
     if new[last] > old[last] {
@@ -242,13 +247,15 @@ fn finish(dir: &Path, path: Option<&Path>, bytes: u64) -> Result<()> {
     forget(dir)
 }
 
-/// Where growing the NVM of a volume was cut short, takes it back or finishes it. `path`: the volume file, which names the size then.
+/// Where growing the NVM of a volume was cut short, takes it back or finishes it; where a volume was getting NVM, or losing it, wipes the
+/// staging area that is none. `path`: the volume file, which names the size then.
 ///
 /// # Errors
 /// Somebody has it mounted, or neither size is what the segments hold: nothing has changed then.
 pub fn resolve(file: &VolumeFile, path: Option<&Path>) -> Result<Option<Resolved>> {
     let dir = file.nvm_dir();
-    if file.is_staged() || note_path(dir).symlink_metadata().is_err() {
+    let is_growing = || note_path(dir).symlink_metadata().is_ok();
+    if file.is_staged() || !(is_growing() || has_note(dir)) {
         return Ok(None);
     }
     let _lock = NvmLock::take(dir)?;
@@ -256,6 +263,7 @@ pub fn resolve(file: &VolumeFile, path: Option<&Path>) -> Result<Option<Resolved
 }
 
 pub(crate) fn resolve_locked(dir: &Path, path: Option<&Path>) -> Result<Option<Resolved>> {
+    resolve_note(dir)?;
     let Some((from, to)) = read_note(dir)? else {
         return Ok(None);
     };

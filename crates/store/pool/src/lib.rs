@@ -13,6 +13,7 @@
 //! | [`device_assembly`] | all devices of a volume, found and compared with its device table |
 //! | [`growth`] | an NVM directory that gets more segments, between mounts |
 //! | [`nvm_move`] | an NVM directory that goes to another file system, between mounts |
+//! | `nvm_target` | a directory that NVM is copied to: prepared, noted, cleared |
 //! | [`mkfs`] | making a volume |
 //! | [`host_space`] | what a volume takes of the file systems that it lies on |
 //! | [`scan`] | volumes found by what is on their media, and their volume files made again |
@@ -31,6 +32,7 @@ pub mod labels;
 pub mod mkfs;
 pub mod nvm_dir;
 pub mod nvm_move;
+mod nvm_target;
 pub mod random;
 pub mod scan;
 pub mod staged;

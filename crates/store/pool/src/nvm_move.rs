@@ -6,18 +6,15 @@
 
 use crate::error::{PoolError, Result};
 use crate::growth;
-use crate::host_space::{HostSpace, free_memory, shown};
 use crate::labels;
-use crate::nvm_dir::{
-    COPYING, MAPPING_PREFIX, NvmLock, lock_path, remove, strangers, volume_files,
-};
+use crate::nvm_dir::{COPYING, MAPPING_PREFIX, NvmLock, remove, volume_files};
+use crate::nvm_target::{Note, Wanted, clear, prepare, refused};
 use crate::volume_file::VolumeFile;
 use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
 use serde::Serialize;
 use shale_sys::{failpoints, private};
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// Bytes that are copied at once.
@@ -34,13 +31,6 @@ pub struct Moved {
     pub files: usize,
     /// Their bytes.
     pub bytes: u64,
-}
-
-fn refused(path: &Path, why: impl Into<String>) -> PoolError {
-    PoolError::Refused {
-        path: path.to_path_buf(),
-        why: why.into(),
-    }
 }
 
 /// One that copies and compares, and tells how far it is.
@@ -79,9 +69,15 @@ pub fn move_nvm(
         .collect();
     let sizes = names.iter().map(|name| bytes_of(&from.join(name)));
     let bytes: u64 = sizes.sum::<Result<u64>>()?;
-    prepare(&to, (&from, &file.uuid), bytes)?;
+    prepare(&Wanted {
+        to: &to,
+        from: Some(&from),
+        uuid: &file.uuid,
+        bytes,
+        what: "segments and update logs",
+    })?;
     let _lock = NvmLock::take(&to)?;
-    write_note(&to, &file.uuid)?;
+    Note::of(&file.uuid).write(&to)?;
     reached("move-noted");
     let mut copy = Copy {
         from: &from,
@@ -124,74 +120,6 @@ fn bytes_of(path: &Path) -> Result<u64> {
         true => Ok(found.len()),
         false => Err(refused(path, "it is no file")),
     }
-}
-
-/// Makes the directory if it is not there. One that is there must be empty, or have what an earlier try has left.
-fn prepare(to: &Path, (from, uuid): (&Path, &str), bytes: u64) -> Result<()> {
-    match to.metadata() {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            let made = std::fs::DirBuilder::new().mode(0o700).create(to);
-            made.map_err(|e| PoolError::file(to, "make the NVM directory", e))?;
-        }
-        Err(e) => return Err(PoolError::file(to, "look at it", e)),
-        Ok(found) if !found.is_dir() => return Err(refused(to, "it is not a directory")),
-        Ok(found) if found.mode() & 0o002 != 0 => {
-            let why = "every user may write to it: give a directory in it, or chmod 700 it";
-            return Err(refused(to, why));
-        }
-        Ok(found) => {
-            let is_old = { from.metadata() }
-                .is_ok_and(|old| (old.dev(), old.ino()) == (found.dev(), found.ino()));
-            if is_old {
-                return Err(refused(to, "the NVM of the volume is there already"));
-            }
-        }
-    }
-    let began = std::fs::read_to_string(to.join(COPYING)).is_ok_and(|text| text.trim() == uuid);
-    if began {
-        clear(to)?;
-    }
-    let there = [strangers(to)?, volume_files(to)?].concat();
-    if let Some(first) = there.first() {
-        let why = format!(
-            "it holds other files ({first} and {} more): give an empty directory, or one that is to be made",
-            there.len() - 1
-        );
-        return Err(refused(to, why));
-    }
-    let host = HostSpace::of(to)?;
-    let memory = free_memory().filter(|_| host.is_memory);
-    let free = memory.map_or(host.free_bytes, |memory| memory.min(host.free_bytes));
-    if bytes > free {
-        let (bytes, free) = (shown(bytes), shown(free));
-        let why = format!(
-            "segments and update logs take {bytes}, and {free} are free there ({})",
-            host.kind
-        );
-        return Err(refused(to, why));
-    }
-    Ok(())
-}
-
-fn write_note(to: &Path, uuid: &str) -> Result<()> {
-    let path = to.join(COPYING);
-    remove(&path)?;
-    let written = private::create_new(&path).and_then(|mut file| {
-        writeln!(file, "{uuid}")?;
-        file.sync_all()
-    });
-    written.map_err(|e| PoolError::file(&path, "write it", e))
-}
-
-/// Takes away all files of a volume. The first segment goes first: without it the others are no volume.
-fn clear(dir: &Path) -> Result<()> {
-    for name in volume_files(dir)? {
-        remove(&dir.join(name))?;
-    }
-    for path in [dir.join(COPYING), lock_path(dir)] {
-        remove(&path)?;
-    }
-    Ok(())
 }
 
 impl Copy<'_> {

@@ -32,6 +32,7 @@ mod saved_image;
 mod scan;
 #[cfg(test)]
 mod tests;
+mod wipe;
 
 pub use area::StagedArea;
 pub use batch::{Batch, BatchNumber, LogIdentity, Piece, StagedPiece};
@@ -39,6 +40,7 @@ pub use dirty_pages::DirtyPages;
 pub use error::{PersistError, Result};
 pub use layout::{AreaLayout, MEMORY_BYTES_MAX, STAGING_BYTES_MIN};
 pub use saved_image::{SavedImage, find_areas};
+pub use wipe::wipe_area;
 
 /// Bytes of a page: the unit of images and of their checksums.
 pub const PAGE_BYTES: usize = 4096;

@@ -49,6 +49,8 @@ pub(crate) struct AreaDevice {
     pub(crate) device: Arc<dyn TierDevice>,
     /// Starts of the volume that the device has seen.
     pub(crate) starts: u64,
+    /// Its identity.
+    pub(crate) uuid: [u8; 16],
 }
 
 impl AreaDevice {
@@ -76,6 +78,7 @@ impl AreaDevice {
         Ok(AreaDevice {
             device,
             starts: label.count,
+            uuid: label.uuid,
         })
     }
 }

@@ -62,7 +62,7 @@ pub fn examine(file: &VolumeFile) -> Result<Found> {
 
 /// The newest image, its checkpoint, and how many batches follow; `None`: the memory tier is there.
 fn find(file: &VolumeFile) -> Result<Option<(Map, Checkpoint, u64)>> {
-    let AreaDevice { device, starts } = AreaDevice::open(file)?;
+    let AreaDevice { device, starts, .. } = AreaDevice::open(file)?;
     if why_not_current(file, starts)?.is_none() {
         return Ok(None);
     }

@@ -43,7 +43,7 @@ pub struct Restored {
 /// directory is another user's.
 pub fn restore(file: &VolumeFile, options: &MapOptions) -> Result<Restored> {
     let lock = lock_memory(file.nvm_dir())?;
-    let AreaDevice { device, starts } = AreaDevice::open(file)?;
+    let AreaDevice { device, starts, .. } = AreaDevice::open(file)?;
     restore_of(file, options, (lock, starts), device)
 }
 

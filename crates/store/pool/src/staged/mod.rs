@@ -6,6 +6,8 @@
 //! | [`memory_tier`] | the directory in shared memory: found, or made from the area; removed |
 //! | [`pages`] | pages of a memory tier, for checkpoints that are made of all of it |
 //! | [`copy`] | the memory tier of a volume that is not mounted, for a check and a repair |
+//! | `resize` | an SSD that gets more zones, or fewer |
+//! | [`to_nvm`] | a volume without NVM that gets NVM |
 //!
 //! The memory tier is what an NVM directory is for a volume with NVM. After a power cut it is gone, after its daemon was killed
 //! it is there, and an old one may be there when the device was used on another machine meanwhile. So the label of the
@@ -20,6 +22,8 @@ pub mod area;
 pub mod copy;
 pub mod memory_tier;
 pub mod pages;
+mod resize;
+pub mod to_nvm;
 
 pub use area::{layout, open_area};
 pub use copy::{Found, StagedCopy, examine};

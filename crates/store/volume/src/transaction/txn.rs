@@ -512,8 +512,8 @@ impl Txn<'_> {
         }
     }
 
-    /// Sets the device table. Its `txid` is set by the commit.
-    pub(crate) fn set_devices(&mut self, table: DeviceTable) {
+    /// Sets the device table. Its `txid` is set by the commit. Who has the volume open goes on with the devices as they were.
+    pub fn set_devices(&mut self, table: DeviceTable) {
         self.devices = Some(table);
     }
 

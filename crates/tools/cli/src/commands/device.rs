@@ -11,8 +11,8 @@ use shale_format::TierId;
 use shale_pool::Divided;
 use shale_pool::growth::grow_nvm;
 use shale_pool::nvm_move::move_nvm;
-use shale_pool::volume_file::arguments::{known_model, parse_device};
-use shale_pool::volume_file::{DeviceFile, parse_uuid};
+use shale_pool::volume_file::arguments::{known_model, parse_device, parse_nvm};
+use shale_pool::volume_file::{DeviceFile, NvmEntry, parse_uuid};
 use shale_status::fields::count;
 use shale_sys::size;
 use std::path::{Path, PathBuf};
@@ -29,11 +29,16 @@ const LIST: &str = "\
 Example:
   shale device list /mnt/shale --json";
 const ADD: &str = "\
-Example:
+Examples:
   shale device add /mnt/shale --ssd /dev/nvme1n1:512G
+  shale device add VOLUME.toml --nvm /mnt/pmem/shale:16G
 
 It is used at once, also where it is the first one below NVM. Its tables take 0.1% of its size in NVM. The \
-volume file is rewritten.";
+volume file is rewritten.
+
+NVM is added to a volume that was made without, and is not mounted. What its SSD keeps of its memory tier is \
+copied to the directory and compared, then the volume file names that. Killed, or cut off from power, before, the \
+volume is as it was: begin again. The SSD's staging area becomes part of the SSD tier. Durability stays as it is.";
 const EVACUATE: &str = "\
 Examples:
   shale device evacuate /mnt/shale /dev/sdb
@@ -115,15 +120,19 @@ struct List {
 #[derive(Debug, clap::Args)]
 #[command(after_help = ADD)]
 struct Add {
-    /// The mount point
+    /// The mount point; for --nvm the volume file, of a volume that is not mounted
+    #[arg(value_name = "MOUNTPOINT|VOLUME.toml")]
     mountpoint: PathBuf,
     /// To the flash tier: a block device or an image file, its size, and the size of its zones if
     /// they are known
-    #[arg(long, value_name = "PATH:SIZE[,zone=SIZE][,kind=KIND][,overprovision=PERCENT]", value_parser = parse_device, required_unless_present = "hdd")]
+    #[arg(long, value_name = "PATH:SIZE[,zone=SIZE][,kind=KIND][,overprovision=PERCENT]", value_parser = parse_device, required_unless_present_any = ["hdd", "nvm"])]
     ssd: Option<DeviceFile>,
     /// To the disk tier, likewise
     #[arg(long, value_name = "PATH:SIZE[,zone=SIZE][,kind=KIND][,overprovision=PERCENT]", value_parser = parse_device, conflicts_with = "ssd")]
     hdd: Option<DeviceFile>,
+    /// NVM, to a volume without: a directory that is empty, or to be made, and its size
+    #[arg(long, value_name = "DIR:SIZE", value_parser = parse_nvm, conflicts_with_all = ["ssd", "hdd", "model", "force"])]
+    nvm: Option<NvmEntry>,
     /// Make it as slow as a model of a medium: flash or disk
     #[arg(long, value_name = "MODEL", value_parser = known_model)]
     model: Option<String>,
@@ -283,6 +292,9 @@ fn list(args: &List) -> Result<()> {
 }
 
 fn add(args: &Add) -> Result<()> {
+    if let Some(nvm) = &args.nvm {
+        return shale_switch::add(&args.mountpoint, nvm, args.json);
+    }
     let dir = ask::mount_at(&args.mountpoint)?;
     let (tier, file) = match (&args.ssd, &args.hdd) {
         (Some(file), _) => (TierId::Ssd, file),
