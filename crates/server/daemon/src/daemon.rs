@@ -403,6 +403,14 @@ impl Daemon {
         self.checkpoint()
     }
 
+    /// Moves elsewhere what a device holds in its zones behind the first `blocks` blocks. Nothing new goes there until the next start.
+    ///
+    /// # Errors
+    /// There is no such device, or no space elsewhere.
+    pub fn empty_end(&self, device: &Path, blocks: u64) -> Result<()> {
+        self.services.devices.empty_end(device, blocks)
+    }
+
     /// Takes an empty device out of the volume.
     ///
     /// # Errors

@@ -449,6 +449,25 @@ impl DeviceManager {
         }
     }
 
+    /// See [`crate::Daemon::empty_end`].
+    pub(crate) fn empty_end(&self, path: &Path, blocks: u64) -> Result<()> {
+        let guard = self.tiering.lock_mover();
+        let found = self.find_device(path)?;
+        let place = found.info.place;
+        let from = place.first + blocks;
+        self.volume.close_zones(found.tier, found.at, from)?;
+        drop(guard);
+        self.tiering.unstick(&place.uuid);
+        while self.find_device(path)?.info.live_worn > 0 {
+            if let Some(why) = self.tiering.stuck(&place.uuid) {
+                return Err(wrong(path, why).into());
+            }
+            self.tiering.wake();
+            std::thread::sleep(SPACE_WAIT);
+        }
+        Ok(())
+    }
+
     /// See [`crate::Daemon::remove_device`].
     pub(crate) fn remove(&self, path: &Path) -> Result<()> {
         if self.find_device(path)?.info.live > 0 {

@@ -314,7 +314,9 @@ fn tiers_come_and_go(s: &mut Stage) {
     assert!(!volume.is_tiered() && s.daemon.migrate(None).unwrap() == 0);
     for (n, tier) in [TierId::Ssd, TierId::Hdd].into_iter().enumerate() {
         let device: Arc<dyn TierDevice> = s.memory[n].clone();
-        let done = volume.add_device(tier, &entry(n), &device).unwrap();
+        let run = volume.take_tables(&entry(n)).unwrap();
+        let added = volume.add_device_at(tier, (&entry(n), 0), &device, run);
+        let done = added.unwrap();
         s.daemon.services().clients.publish(done.txid);
         s.write(20 + n as u64, 0, 70, 20 + n as u8);
         s.write(16, 5, 9, 100 + n as u8);

@@ -44,10 +44,13 @@ fn tell(path: &Path, added: &NvmAdded) {
             "  {device}: its staging area of {area} is gone, and the SSD tier has {gained} more"
         ),
     }
-    let (policy, path) = (&added.durability, path.display());
-    if policy != "strict" {
-        say!(
-            "  durability stays {policy}; shale tune {path} durability=strict has each call durable when it returns"
-        );
+    say!(
+        "  durability stays {}: {}",
+        added.durability,
+        added.power_cut
+    );
+    if added.durability != "strict" {
+        let path = path.display();
+        say!("  shale tune {path} durability=strict has each call durable when it returns");
     }
 }

@@ -44,7 +44,7 @@ impl Fixed {
                 ));
             }
             Some(staged) => {
-                let area = "the area on the SSD was made for it: copy the files to a new volume";
+                let area = "the area on the SSD was made for it; between mounts shale device add VOLUME.toml --nvm DIR:SIZE, then remove --nvm --staging SIZE, make another one, for as much memory as NVM had";
                 let bytes = size::show(staged.memory_bytes);
                 all.push(Self::new("staged.memory_bytes", bytes, area));
                 let bytes = size::show(staged.staging_bytes);

@@ -19,6 +19,8 @@ use crate::error::Result;
 pub(crate) use contents::default_log_bytes;
 pub use options::{Made, MakeOptions, StagedSizes};
 use shale_sys::Clock;
+pub(crate) use sizes::staging as staging_bytes;
+pub(crate) use staged::{ALIGN_MAX, allocate};
 
 /// Makes a volume (mkfs). Everything that was in it is lost.
 ///

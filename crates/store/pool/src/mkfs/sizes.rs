@@ -8,6 +8,7 @@ use crate::host_space::{NvmNeed, shown};
 
 use shale_format::limits::{BLOCK_BYTES, NVM_BYTES_MIN};
 use std::ops::RangeInclusive;
+use std::path::Path;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 const MIB: u64 = 1 << 20;
@@ -78,8 +79,8 @@ pub(crate) fn memory_asked(options: &MakeOptions) -> Result<Option<u64>> {
 ///
 /// # Errors
 /// What was asked for is too small or too large.
-pub(crate) fn staging(options: &MakeOptions, ssd_bytes: u64) -> Result<u64> {
-    let Some(asked) = options.staged.staging_bytes else {
+pub(crate) fn staging(file: &Path, asked: Option<u64>, ssd_bytes: u64) -> Result<u64> {
+    let Some(asked) = asked else {
         let part = (ssd_bytes / STAGING_PART).min(STAGING_DEFAULT);
         return Ok(part.max(*STAGING.start()) / BLOCK * BLOCK);
     };
@@ -94,7 +95,7 @@ pub(crate) fn staging(options: &MakeOptions, ssd_bytes: u64) -> Result<u64> {
         shown(*STAGING.end()),
         shown(ssd_bytes)
     );
-    Err(refused(&options.file, why))
+    Err(refused(file, why))
 }
 
 #[cfg(test)]

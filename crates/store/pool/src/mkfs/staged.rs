@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Largest unit of a medium that an area is aligned to.
-const ALIGN_MAX: u64 = 16 << 20;
+pub(crate) const ALIGN_MAX: u64 = 16 << 20;
 
 /// Where the area is to be, and what is left of its device for the tier.
 struct Plan {
@@ -103,7 +103,7 @@ impl Plan {
         let default = || machine.memory_default(lower_bytes, options.log_bytes);
         let layout = AreaLayout {
             memory_bytes: memory.unwrap_or_else(default),
-            staging_bytes: sizes::staging(options, ssd_bytes)?,
+            staging_bytes: sizes::staging(&options.file, options.staged.staging_bytes, ssd_bytes)?,
         };
         let left = ssd_bytes.saturating_sub(layout.bytes());
         if left < LABEL_AREA_BYTES + ZONES_MIN * ZONE_BYTES.start() {
@@ -157,7 +157,7 @@ impl Plan {
 }
 
 /// Allocates a part of an image, so that what is durable there never finds its file system full.
-fn allocate(path: &Path, at: u64, bytes: u64) -> Result<()> {
+pub(crate) fn allocate(path: &Path, at: u64, bytes: u64) -> Result<()> {
     let failed = |e: std::io::Error| {
         let tried = format!("allocate the {} of its staging area", shown(bytes));
         PoolError::file(path, tried, e)

@@ -9,6 +9,7 @@ use crate::device_probe::{open_label, wrong};
 use crate::devices::label_of;
 use crate::error::{PoolError, Result};
 use crate::nvm_dir::{segment_name, segment_sizes, volume_files};
+use crate::nvm_target::has_note;
 use crate::volume_file::DeviceFile;
 use shale_block::{BlockDevice, ReadOnlyBlocks, TierDevice};
 use shale_emulate::zoned::{Behaviour, is_image};
@@ -47,6 +48,8 @@ pub struct FoundSegments {
     pub head: std::result::Result<Head, String>,
     /// Segments that are missing or have another length, with what is wrong.
     pub wrong: Vec<String>,
+    /// It has a note that it is copied to, or goes.
+    pub is_copy: bool,
 }
 
 /// A device of a lower tier.
@@ -156,6 +159,7 @@ impl FoundSegments {
             uuid: superblock.uuid,
             head: Head::read(bytes, read).map_err(|e| e.to_string()),
             wrong,
+            is_copy: has_note(dir),
         })
     }
 }

@@ -199,8 +199,10 @@ impl FoundVolume {
         }
     }
 
+    /// A directory with a note `copying` counts where nothing else does: as long as the note is there, what else there is holds the same, or more.
     fn look_for_areas(&mut self, area_at: Option<u64>) {
-        if !self.nvm.is_empty() {
+        if self.nvm.iter().any(|nvm| !nvm.is_copy) {
+            self.nvm.retain(|nvm| !nvm.is_copy);
             return;
         }
         for device in &self.devices {
@@ -211,6 +213,9 @@ impl FoundVolume {
                 Ok(found) => self.areas.extend(found),
                 Err(error) => self.trouble.push(error.to_string()),
             }
+        }
+        if !self.areas.is_empty() {
+            self.nvm.clear();
         }
     }
 }

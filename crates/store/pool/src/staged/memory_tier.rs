@@ -218,7 +218,7 @@ fn mark(dir: &Path) -> Result<()> {
 }
 
 /// Whether the memory tier and the log of the mount fit into shared memory, and into memory. What is in the directory is going to go.
-fn check_space(file: &VolumeFile) -> Result<()> {
+pub(crate) fn check_space(file: &VolumeFile) -> Result<()> {
     let dir = file.nvm_dir();
     let log_bytes = file.clone().with_next_mount().log_bytes;
     let need = file.nvm_bytes() + log_file_bytes(log_bytes);

@@ -14,7 +14,7 @@ use crate::device_probe::wrong;
 use crate::error::{PoolError, Result};
 use crate::growth::tier::OldTier;
 use crate::growth::{make_segments, sync_dir};
-use crate::host_space::{log_file_bytes, shown};
+use crate::host_space::{HostSpace, log_file_bytes, shown};
 use crate::labels;
 use crate::nvm_dir::{NvmLock, make_nvm, open_nvm};
 use crate::nvm_target::{Note, NotedArea, Wanted, clear, prepare, refused, resolve_note};
@@ -22,6 +22,7 @@ use crate::volume_file::{NvmEntry, VolumeFile};
 use serde::Serialize;
 use shale_format::limits::{BLOCK_BYTES, NVM_BYTES_MIN};
 use shale_nvm::{Map, MapOptions, Path as CountPath};
+use shale_persist::Domain;
 use shale_persist::staged::StagedArea;
 use shale_sys::failpoints;
 use shale_volume::{View, Volume, VolumeError};
@@ -47,6 +48,10 @@ pub struct NvmAdded {
     pub tier_gained_bytes: u64,
     /// The volume's durability, which stays.
     pub durability: String,
+    /// What a fence is worth there: the name of a [`Domain`].
+    pub persistence: &'static str,
+    /// What a power cut may take of it, in one sentence.
+    pub power_cut: &'static str,
 }
 
 /// Whether all that a volume without NVM has is in its newest checkpoint: else it has to be recovered before its memory tier can become
@@ -103,7 +108,11 @@ pub fn add_nvm(
     .run(progress);
     match &made {
         // What was left of a memory tier, and not whole, goes with the lock.
-        Ok(_) => remove_memory(&memory, lock)?,
+        Ok(_) => {
+            if let Err(e) = remove_memory(&memory, lock) {
+                tracing::warn!("{e}");
+            }
+        }
         Err(_) => {
             let _ = unlock(&memory, lock);
         }
@@ -167,8 +176,8 @@ impl Making<'_> {
         let made = self.make(&opened, (starts, &uuid), progress);
         // The note is resolved by who can lock the device.
         drop(opened);
-        let gained = match made {
-            Ok(gained) => gained,
+        let (gained, domain) = match made {
+            Ok(made) => made,
             Err(error) => {
                 // The first failure is the one to report.
                 let _ = clear(to);
@@ -190,16 +199,21 @@ impl Making<'_> {
             area_bytes: layout(&area).bytes(),
             tier_gained_bytes: gained,
             durability: file.durability.clone(),
+            persistence: domain.name(),
+            power_cut: domain.lost_by_power_cut(
+                HostSpace::of(to)?.is_memory,
+                file.durability.parse().unwrap_or_default(),
+            ),
         })
     }
 
-    /// Makes all of the directory, durably. Gives the bytes that the zones of the area's device got.
+    /// Makes all of the directory, durably. Gives the bytes that the zones of the area's device got, and what NVM it is.
     fn make(
         &self,
         area: &StagedArea,
         (starts, device_uuid): (u64, &[u8; 16]),
         progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<u64> {
+    ) -> Result<(u64, Domain)> {
         let (file, to, from) = (self.file, self.to, self.file.nvm_bytes());
         let map = make_nvm(to, from, &MapOptions::new())?;
         let view = map.on(CountPath::Structure);
@@ -226,10 +240,12 @@ impl Making<'_> {
         let map = Arc::new(open_nvm(to, self.bytes, &MapOptions::new())?);
         let gained = self.take_area(&map, device_uuid)?;
         let (uuid, segments) = (file.uuid_bytes(), map.pieces().len());
+        let domain = Domain::of(&map);
         let txid = Volume::open(map)?.txid();
         labels::write(to, &uuid, segments, starts, txid.0);
         sync_dir(to)?;
-        Ok(gained)
+        to.parent().map_or(Ok(()), sync_dir)?;
+        Ok((gained, domain))
     }
 
     /// Gives the area's space to the zones of its device, where no other device of the tier has the addresses behind them.

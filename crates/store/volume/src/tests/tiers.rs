@@ -52,6 +52,21 @@ pub(super) fn tiered() -> Tiered {
     Tiered { volume, ssd }
 }
 
+/// Adds a device whose zones begin behind the label area.
+fn add_device(
+    volume: &Volume,
+    tier: TierId,
+    entry: &DeviceEntry,
+    device: &Arc<dyn TierDevice>,
+) -> crate::Result<crate::Committed> {
+    let run = volume.take_tables(entry)?;
+    let added = volume.add_device_at(tier, (entry, 0), device, run);
+    if added.is_err() && !volume.may_have_device(&entry.uuid) {
+        volume.space.give_back(run);
+    }
+    added
+}
+
 impl Tiered {
     /// A file of `blocks` blocks, each with its number in every byte.
     fn make(&self, ino: u64, blocks: u64) {
@@ -332,16 +347,16 @@ fn an_add_that_fails_is_undone_only_if_it_cannot_count() {
     // Too small: it fails before the commit.
     let small: Arc<dyn TierDevice> = Arc::new(MemoryBlocks::new("small", LABEL_AREA_BYTES));
     let tier = TierId::Ssd;
-    t.volume.add_device(tier, &entry, &small).unwrap_err();
+    add_device(&t.volume, tier, &entry, &small).unwrap_err();
     assert!(!t.volume.may_have_device(&entry.uuid));
     assert_eq!(t.volume.space().free, free);
-    t.volume.add_device(tier, &entry, &device).unwrap();
+    add_device(&t.volume, tier, &entry, &device).unwrap();
     assert!(t.volume.may_have_device(&entry.uuid));
     // A commit that may count: nobody gets the space of the tables.
     let (entry, device) = spare(5);
     let free = t.volume.space().free;
     t.volume.broken.store(true, Ordering::Release);
-    t.volume.add_device(tier, &entry, &device).unwrap_err();
+    add_device(&t.volume, tier, &entry, &device).unwrap_err();
     assert!(t.volume.may_have_device(&entry.uuid));
     let wanted = Volume::table_blocks(&entry);
     assert_eq!(t.volume.space().free, free - wanted);
@@ -356,7 +371,7 @@ fn only_who_does_not_write_reads_the_device_table_again() {
     let added = BlockAddr::new(TierId::Ssd, shale_format::bitmap::BITS_PER_BLOCK);
     t.volume.view().zone(added).unwrap_err();
     reader.zone(added).unwrap_err();
-    t.volume.add_device(TierId::Ssd, &entry, &device).unwrap();
+    add_device(&t.volume, TierId::Ssd, &entry, &device).unwrap();
     assert_eq!(reader.zone(added).unwrap().device, 1);
     let infos = t.volume.lower_device_infos(TierId::Ssd);
     assert!(infos.iter().all(|i| i.device.is_some()));
@@ -399,7 +414,7 @@ fn nvm_alone_gets_a_tier_and_loses_it() {
     let first = BlockAddr::new(TierId::Hdd, 0);
     reader.zone(first).unwrap_err();
     let (entry, device) = spare(4);
-    volume.add_device(TierId::Hdd, &entry, &device).unwrap();
+    add_device(&volume, TierId::Hdd, &entry, &device).unwrap();
     assert_eq!(volume.lower_tiers(), [TierId::Hdd]);
     assert_eq!(reader.zone(first).unwrap().device, 0);
     let wanted = Volume::table_blocks(&entry);

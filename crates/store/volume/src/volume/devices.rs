@@ -92,6 +92,19 @@ impl Volume {
         Ok(())
     }
 
+    /// Nothing new goes to the zones of a device that begin at block `from` of its tier or behind, until the next start, and what they hold
+    /// moves elsewhere: as if they were worn out. Not while somebody allocates or writes there.
+    ///
+    /// # Errors
+    /// The volume has no such tier.
+    pub fn close_zones(&self, tier: TierId, device: usize, from: u64) -> Result<()> {
+        let zones = self.zones_of(tier)?;
+        let all = zones.infos().into_iter().map(|zone| zone.place);
+        all.filter(|place| place.device == device && place.first >= from)
+            .for_each(|place| zones.set_worn(place.zone));
+        Ok(())
+    }
+
     /// Blocks that a tier could write if everything in it were cleaned: more than may come into use where its devices
     /// have a spare.
     pub fn lower_cleanable(&self, tier: TierId) -> u64 {
@@ -119,26 +132,8 @@ impl Volume {
         Ok(self.space.allocate_whole(wanted)?)
     }
 
-    /// Makes a device part of the volume: empty, behind all others of its tier, its zones behind the label area.
-    ///
-    /// # Errors
-    /// As [`Volume::take_tables`] and [`Volume::add_device_at`].
-    pub fn add_device(
-        &self,
-        tier: TierId,
-        entry: &DeviceEntry,
-        device: &Arc<dyn TierDevice>,
-    ) -> Result<Committed> {
-        let run = self.take_tables(entry)?;
-        let added = self.add_device_at(tier, (entry, 0), device, run);
-        if added.is_err() && !self.may_have_device(&entry.uuid) {
-            self.space.give_back(run);
-        }
-        added
-    }
-
-    /// As [`Volume::add_device`], with the block of the device where its zones begin (as in [`DevicePlace`]), and with its
-    /// tables in `run`, which stays the caller's after an error.
+    /// Makes a device part of the volume: empty, behind all others of its tier, with the block of the device where its zones begin (as in
+    /// [`DevicePlace`]; 0: behind the label area), and with its tables in `run`, which stays the caller's after an error.
     ///
     /// # Errors
     /// There are as many devices as there can be, or the commit fails: it is not part of the volume

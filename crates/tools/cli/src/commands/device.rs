@@ -49,15 +49,21 @@ Nothing new is written to the device, and what it holds moves to other devices o
 are full, to other tiers. Programs go on meanwhile. It goes on by itself when this command is ended, when \
 the daemon is killed, and at the next mount. Without space elsewhere nothing is begun.";
 const REMOVE: &str = "\
-Example:
+Examples:
   shale device remove /mnt/shale /dev/sdb
+  shale device remove VOLUME.toml --nvm
 
 Only a device that holds nothing can be removed; shale device evacuate empties it.
 
 A device that is gone for good (missing, on a volume mounted with --degraded) can be removed when nothing \
 refers to it any more: shale where MOUNTPOINT --device DEVICE names the files that lie there, which are \
 removed, or rewritten; shale fsck VOLUME.toml --repair --without-missing gives up directories and inodes \
-that lie there.";
+that lie there.
+
+NVM is removed from a volume that is not mounted and has an SSD. What is in NVM becomes its memory tier, of the same \
+size, in shared memory while it is mounted; on the SSD it takes twice as much, and a staging area. Where the zones of the \
+SSD leave no such space, those at its end are emptied and go. Killed, or cut off from power, before the \
+volume file names the SSD, the volume is as it was: begin again. Durability stays as it is.";
 const GROW: &str = "\
 Example:
   shale device grow VOLUME.toml --nvm 32G
@@ -166,11 +172,22 @@ struct Evacuate {
 #[derive(Debug, clap::Args)]
 #[command(after_help = REMOVE)]
 struct Remove {
-    /// The mount point
+    /// The mount point; for --nvm the volume file, of a volume that is not mounted
+    #[arg(value_name = "MOUNTPOINT|VOLUME.toml")]
     mountpoint: PathBuf,
     /// The device, or its identity
-    #[arg(value_name = "DEVICE")]
-    device: PathBuf,
+    #[arg(
+        value_name = "DEVICE",
+        required_unless_present = "nvm",
+        conflicts_with = "nvm"
+    )]
+    device: Option<PathBuf>,
+    /// The NVM
+    #[arg(long)]
+    nvm: bool,
+    /// Bytes of the staging area on the SSD, 32M to 512M [default: 128M, less on an SSD below 1G]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, requires = "nvm")]
+    staging: Option<u64>,
     /// Say what was removed, and what is left, as JSON
     #[arg(long)]
     json: bool,
@@ -460,12 +477,15 @@ fn replace(args: &Replace) -> Result<()> {
 }
 
 fn remove(args: &Remove) -> Result<()> {
+    let Some(device) = &args.device else {
+        return shale_switch::remove(&args.mountpoint, args.staging, args.json);
+    };
     let dir = ask::mount_at(&args.mountpoint)?;
-    let removed = named(&args.device);
+    let removed = named(device);
     let devices = change(&dir, DeviceOrder::Remove(removed.clone()))?;
     if args.json {
         return print_json(&Removed { removed, devices });
     }
-    say!("{}: removed", args.device.display());
+    say!("{}: removed", device.display());
     Ok(())
 }

@@ -5,6 +5,7 @@ mod cut_device;
 mod dirty;
 mod lives;
 mod stale;
+mod wiped;
 
 use super::*;
 use shale_format::staged::PlacedEntry;

@@ -8,4 +8,5 @@ mod full_mapping;
 mod grow;
 mod grow_nvm;
 mod inodes;
+mod switch_nvm;
 mod three_tiers;
