@@ -37,12 +37,8 @@ fn tell(path: &Path, added: &NvmAdded) {
         size::show(added.tier_gained_bytes),
     );
     match added.tier_gained_bytes {
-        0 => say!(
-            "  {device}: its staging area of {area} is of no use any more, and not part of the tier"
-        ),
-        _ => say!(
-            "  {device}: its staging area of {area} is gone, and the SSD tier has {gained} more"
-        ),
+        0 => say!("  {device}: its area of {area} is of no use any more, and not part of the tier"),
+        _ => say!("  {device}: its area of {area} is gone, and the SSD tier has {gained} more"),
     }
     say!(
         "  durability stays {}: {}",

@@ -136,15 +136,14 @@ impl Candidate<'_> {
         let (each, need) = (u64::from(place.zone_blocks), layout.bytes());
         let unit = self.device.unit().unwrap_or_else(|| Unit::of(path));
         let begins = |zones: u64| begin(&unit, place.zones_byte() + zones * each * BLOCK);
-        let fits = |zones: &u64| begins(*zones).saturating_add(need) <= bytes;
-        let kept = (0..=place.zones()).rev().find(fits);
-        let gone = place.blocks - kept.unwrap_or(0) * each;
-        let lower = [TierId::Ssd, TierId::Hdd];
         // What is in use has to find another place, and a zone stays empty for cleaning.
+        let lower = [TierId::Ssd, TierId::Hdd];
         let possible: u64 = lower.iter().map(|&t| volume.lower_possible(t, None)).sum();
-        let behind = bytes.saturating_sub(place.device_bytes());
-        match kept {
-            Some(kept) if kept > 0 && (gone == 0 || gone <= possible) => {
+        let least = place.zones() - (possible / each).min(place.zones() - 1);
+        let free = bytes.saturating_sub(begins(least));
+        let mut kept = (least..=place.zones()).rev();
+        match kept.find(|&zones| begins(zones).saturating_add(need) <= bytes) {
+            Some(kept) => {
                 let keeps = place.first + kept * each;
                 let zones = volume.lower_zones(TierId::Ssd).into_iter();
                 let mine = zones.filter(|z| z.place.device == self.at && z.place.first >= keeps);
@@ -160,8 +159,7 @@ impl Candidate<'_> {
                     starts: self.starts,
                 })
             }
-            _ => {
-                let free = behind + (possible * BLOCK).min(place.blocks * BLOCK);
+            None => {
                 let why = format!(
                     "without NVM the volume needs {need} bytes of it ({}: what is in NVM, {}, twice, and a staging area of {}), and {free} \
                      ({}) are free there for that: remove files, or add a device (shale device add MOUNTPOINT)",

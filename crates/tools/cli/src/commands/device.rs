@@ -102,7 +102,7 @@ enum What {
     /// Show the devices: identity, size, what they hold, state, errors
     List(List),
     /// Make a device part of the volume
-    Add(Add),
+    Add(Box<Add>),
     /// Empty a device
     Evacuate(Evacuate),
     /// Take an empty device out of the volume
