@@ -50,14 +50,15 @@ class Volume:
         self.lose_memory()
         shutil.rmtree(self.place, ignore_errors=True)
 
-    def has_nvm(self):
+    def says(self):
         with open(self.file, "rb") as file:
-            return "nvm" in tomllib.load(file)
+            return tomllib.load(file)
+
+    def has_nvm(self):
+        return "nvm" in self.says()
 
     def lose_memory(self):
-        with open(self.file, "rb") as file:
-            uuid = tomllib.load(file)["uuid"]
-        shutil.rmtree(f"/dev/shm/shale-{uuid}", ignore_errors=True)
+        shutil.rmtree(f"/dev/shm/shale-{self.says()['uuid']}", ignore_errors=True)
 
     def change(self):
         """Writes, overwrites and removes files, on the mounted volume, and has some of them move to the SSD."""
@@ -81,8 +82,11 @@ class Volume:
         for place, _, names in os.walk(self.mount):
             for name in names:
                 path = os.path.join(place, name)
-                with open(path, "rb") as file:
-                    found[path] = hashlib.sha256(file.read()).hexdigest()
+                try:
+                    with open(path, "rb") as file:
+                        found[path] = hashlib.sha256(file.read()).hexdigest()
+                except OSError as error:
+                    found[path] = str(error)
         return sorted(path for path in found.keys() | self.sums.keys() if found.get(path) != self.sums.get(path))
 
     def check(self, tally, what):
@@ -91,8 +95,12 @@ class Volume:
 
     def switch(self, seconds):
         """Begins to add NVM or to remove it, and cuts the power after so long. Says whether it had ended, and what the cut did."""
-        size = os.path.join(self.nvm) + f":{self.chance.choice([96, 112, 128])}M"
-        words = ["remove", self.file, "--nvm", "--staging", "32M"] if self.has_nvm() else ["add", self.file, "--nvm", size]
+        if self.has_nvm():
+            words = ["remove", self.file, "--nvm", "--staging", "32M"]
+        else:
+            least = self.says()["staged"]["memory_bytes"]
+            bytes_ = max(least, self.chance.choice([96, 112, 128]) << 20)
+            words = ["add", self.file, "--nvm", f"{self.nvm}:{bytes_}"]
         verb = subprocess.Popen([SHALE, "device"] + words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         time.sleep(seconds)
         ended = verb.poll() is not None

@@ -8,7 +8,7 @@
 use crate::devices::label_of;
 use crate::error::{PoolError, Result};
 use crate::host_space::{HostSpace, free_memory, shown};
-use crate::labels::PUT_BACK;
+use crate::labels::{self, PUT_BACK};
 use crate::nvm_dir::{COPYING, lock_path, remove, strangers, volume_files};
 use crate::staged::area::failed;
 use crate::volume_file::parse_uuid;
@@ -187,7 +187,11 @@ pub(crate) fn resolve_note(dir: &Path) -> Result<bool> {
         return Ok(false);
     };
     if let (Some(area), Some(uuid)) = (&note.area, parse_uuid(&note.uuid)) {
-        match area.wipe(uuid) {
+        // A version that knows no such notes may have mounted it since: then its segments tell so.
+        let segments = volume_files(dir)?;
+        let segments = segments.iter().filter(|name| name.starts_with("seg-"));
+        let starts = labels::check(dir, &uuid, segments.count()).unwrap_or(0);
+        match area.wipe(uuid, starts.max(area.starts)) {
             Ok(()) => {}
             Err(e @ PoolError::NvmDir { .. }) => return Err(e),
             Err(e) => {
@@ -203,11 +207,12 @@ pub(crate) fn resolve_note(dir: &Path) -> Result<bool> {
 }
 
 impl NotedArea {
-    fn wipe(&self, uuid: [u8; 16]) -> Result<()> {
+    /// Wipes the area of this volume. `starts`: how often the volume was started, as its NVM tells.
+    fn wipe(&self, uuid: [u8; 16], starts: u64) -> Result<()> {
         let device = BlockFile::open(&self.device, self.at_byte)?;
         match label_of(&device)? {
-            Some(label) if label.volume == uuid && label.count > self.starts => {
-                let (found, expected) = (label.count, self.starts);
+            Some(label) if label.volume == uuid && label.count > starts => {
+                let (found, expected) = (label.count, starts);
                 Err(PoolError::NvmDir {
                     dir: self.device.clone(),
                     why: format!(

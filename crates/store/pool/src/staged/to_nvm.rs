@@ -98,6 +98,7 @@ pub fn add_nvm(
     check_size(path, bytes, file.nvm_bytes())?;
     let memory = file.nvm_dir().to_path_buf();
     let lock = lock_memory(&memory)?;
+    let was_there = to.symlink_metadata().is_ok();
     let made = Making {
         path,
         file: &file,
@@ -114,6 +115,10 @@ pub fn add_nvm(
             }
         }
         Err(_) => {
+            if !was_there {
+                // It stays if anything is in it.
+                let _ = std::fs::remove_dir(&to);
+            }
             let _ = unlock(&memory, lock);
         }
     }
@@ -181,7 +186,6 @@ impl Making<'_> {
             Err(error) => {
                 // The first failure is the one to report.
                 let _ = clear(to);
-                let _ = std::fs::remove_dir(to);
                 return Err(error);
             }
         };
