@@ -9,9 +9,10 @@ use crate::devices::label_of;
 use crate::error::{PoolError, Result};
 use crate::host_space::{HostSpace, free_memory, shown};
 use crate::labels::{self, PUT_BACK};
-use crate::nvm_dir::{COPYING, lock_path, remove, strangers, volume_files};
+use crate::nvm_dir::{COPYING, NvmLock, lock_path, remove, strangers, volume_files};
 use crate::staged::area::failed;
-use crate::volume_file::parse_uuid;
+use crate::staged::memory_tier::unlock;
+use crate::volume_file::{parse_uuid, shared_memory_dir};
 use shale_block::BlockFile;
 use shale_persist::staged::wipe_area;
 use shale_sys::private;
@@ -202,8 +203,23 @@ pub(crate) fn resolve_note(dir: &Path) -> Result<bool> {
             }
         }
     }
+    if let Some(uuid) = parse_uuid(&note.uuid) {
+        forget_memory(&shared_memory_dir(&uuid));
+    }
     remove(&dir.join(COPYING))?;
     Ok(true)
+}
+
+/// Removes a directory of shared memory that was only locked when a process was killed. What is in use, or holds anything, stays.
+fn forget_memory(dir: &Path) {
+    let own = rustix::process::geteuid().as_raw();
+    let found = dir.symlink_metadata();
+    if found.is_ok_and(|found| found.is_dir() && found.uid() == own)
+        && let Ok(lock) = NvmLock::take(dir)
+    {
+        // It is only tidy.
+        let _ = unlock(dir, lock);
+    }
 }
 
 impl NotedArea {

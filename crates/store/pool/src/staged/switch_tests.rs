@@ -12,7 +12,7 @@ use crate::labels;
 use crate::nvm_dir::{NvmLock, open_nvm, volume_files};
 use crate::scan::Scan;
 use crate::test_device::device;
-use crate::volume_file::{NvmEntry, VolumeFile};
+use crate::volume_file::{NvmEntry, VolumeFile, shared_memory_dir};
 use crate::{MakeOptions, StagedSizes, make_volume};
 use shale_format::limits::{BLOCK_BYTES, LOG_BYTES_MIN, NVM_BYTES_MIN};
 use shale_format::superblock::{SUPER_BLOCK, Superblock};
@@ -31,6 +31,15 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 
 struct Place {
     dir: tempfile::TempDir,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // A process that was killed between its last two steps leaves a lock.
+        if let Ok(file) = VolumeFile::load(&self.at("V.toml")) {
+            let _ = std::fs::remove_dir_all(shared_memory_dir(&file.uuid_bytes()));
+        }
+    }
 }
 
 /// A volume as a daemon starts it, without recovery.
