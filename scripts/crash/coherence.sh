@@ -5,6 +5,9 @@
 #   SECONDS_EACH=20 SEEDS=3 FIRST_SEED=1 scripts/crash/coherence.sh
 #   TURNS=20 SECONDS_EACH=30 scripts/crash/coherence.sh    that often on one mount, so that logs fit in memory
 #   scripts/crash/coherence.sh --disturb    clients are killed, stopped and resumed meanwhile
+#   scripts/crash/coherence.sh --names [--disturb]    half of all calls make, move, remove, list and open names in a few directories: is
+#       there one order of them? Of four clients three serve all names in the process, and one those that pay; how many calls were
+#       served is printed, and none is a failure
 #   scripts/crash/coherence.sh --rests      programs on the mount rest now and then: files change hands
 #   CLIENTS=8 scripts/crash/coherence.sh    so many of the eight go past the mount (default 4)
 #   ROUNDS=1000000 scripts/crash/coherence.sh --pingpong    a lock file between two processes: both
@@ -49,7 +52,7 @@ on_a_volume() { # on_a_volume "what" COMMAND …
     volume_end
 }
 
-drive() { # drive SEED [--disturb | --rests]
+drive() { # drive SEED [--names] [--disturb | --rests]
     local first=$1 turns=${TURNS:-1} turn seed
     shift
     for ((turn = 0; turn < turns; turn++)); do
@@ -85,13 +88,13 @@ case ${1:-} in
         report "pingpong on tmpfs" $?
         on_a_volume pingpong play
         ;;
-    "" | --disturb | --rests)
+    "" | --names | --disturb | --rests)
         for ((seed = first; seed < first + seeds; seed++)); do
-            echo "== coherence ${1:-}: SECONDS_EACH=$seconds FIRST_SEED=$seed"
+            echo "== coherence $*: SECONDS_EACH=$seconds FIRST_SEED=$seed"
             on_a_volume "seed $seed" drive "$seed" "$@"
         done
         ;;
-    *) echo "usage: $0 [--disturb | --rests | --pingpong]" >&2; exit 2 ;;
+    *) echo "usage: $0 [--names] [--disturb | --rests] | --pingpong" >&2; exit 2 ;;
 esac
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::log::Call;
+use super::names;
 use super::register::{Read, Register, Seen, Value, Write};
 use super::work::{APPENDED, CELL, CELLS, NAMES, RENAMED};
 
@@ -37,6 +38,11 @@ pub fn judge(calls: &[Call], stops: &[Call], limit_ns: u64) -> Verdict {
     judge.counts();
     judge.made_once();
     judge.registers();
+    let (wrong, judged) = names::judge(calls);
+    judge.verdict.observations += judged;
+    for (how, about, calls) in wrong {
+        judge.wrong(how, &format!("names {about}"), &calls);
+    }
     judge.verdict
 }
 
@@ -136,6 +142,7 @@ impl Judge<'_> {
                 }
             }
             "R" | "S" | "A" => {}
+            _ if names::is_of_names(call) => {}
             _ => self.note_name(at, call, failed),
         }
     }

@@ -11,6 +11,8 @@ use shale_bench::chance::Chance;
 
 use super::check;
 use super::log::{Log, now, read};
+use super::names;
+use super::names::dirs::AGE_NS;
 use super::plant::LIES;
 use super::work::{Worker, prepare};
 
@@ -18,6 +20,10 @@ use super::work::{Worker, prepare};
 pub const LIMIT_MS: u64 = 12_000;
 /// Contradictions that are printed.
 const SHOWN: usize = 20;
+/// The worker for names, beside this program.
+const WORKER: &str = "shale-coherence-worker";
+/// What clients report about themselves; beside the logs.
+const SERVED: &str = "served.report";
 const SECOND: u64 = 1_000_000_000;
 
 /// Arguments of `drive`.
@@ -47,6 +53,10 @@ pub struct Options {
     /// back and forth between the kernel and clients that go past it
     #[arg(long)]
     rests: bool,
+    /// Half of all calls make, move, remove, list and open names in a few directories; of four clients three serve all names
+    /// in the process, and one those that pay
+    #[arg(long)]
+    names: bool,
     /// Kill and stop clients
     #[arg(long)]
     disturb: bool,
@@ -90,13 +100,19 @@ struct Running {
 struct Drive<'o> {
     options: &'o Options,
     dir: PathBuf,
+    begun: u64,
     until: u64,
     started: u64,
+    killed: u32,
+    stopped: u32,
 }
 
 impl Drive<'_> {
     fn start(&mut self, client: bool, until: u64) -> io::Result<Running> {
-        let program = std::env::current_exe()?;
+        let mut program = std::env::current_exe()?;
+        if self.options.names {
+            program.set_file_name(WORKER);
+        }
         let client = client && self.options.shale.is_some();
         let kind = if client { "run" } else { "mount" };
         let name = format!("{kind}-{}.log", self.started);
@@ -108,17 +124,28 @@ impl Drive<'_> {
                     .env("SHALE_WARM_CALLS", "0")
                     .args(["run", "--"])
                     .arg(program);
+                if self.options.names {
+                    command.env("SHALE_REPORT", self.options.logs.join(SERVED));
+                    if !self.started.is_multiple_of(4) {
+                        command.env("SHALE_NAMES", "1");
+                    }
+                }
                 command
             }
             _ => Command::new(program),
         };
+        if !self.options.names {
+            command.args(["coherence", "work"]);
+        }
         command
-            .args(["coherence", "work"])
             .arg(&self.dir)
             .arg(self.options.logs.join(&name))
             .args([self.options.seed, self.started, until].map(|n| n.to_string()))
             .stdin(Stdio::null());
-        if self.options.rests && !client {
+        if self.options.names {
+            let ages = names::dirs::ages(self.options.seconds);
+            command.args([self.begun, ages, client.into()].map(|n| n.to_string()));
+        } else if self.options.rests && !client {
             command.arg("--rests");
         }
         self.started += 1;
@@ -129,15 +156,15 @@ impl Drive<'_> {
         })
     }
 
-    /// Kills and stops clients until shortly before the end.
-    fn disturb(&mut self, workers: &mut [Running]) -> io::Result<(u32, u32)> {
-        let mut chance = Chance::new(self.options.seed ^ 0x5709);
-        let mut stops = Log::create(&self.options.logs.join("all.stops"))?;
-        let (mut killed, mut stopped) = (0, 0);
+    /// Kills and stops clients until shortly before the end of those.
+    fn disturb(&mut self, workers: &mut [Running], until: u64) -> io::Result<()> {
+        let mut chance = Chance::new(self.options.seed ^ 0x5709 ^ self.started);
+        let stops = format!("all-{}.stops", self.started);
+        let mut stops = Log::create(&self.options.logs.join(stops))?;
         let clients: Vec<usize> = (0..workers.len())
             .filter(|&at| workers[at].client)
             .collect();
-        while now() + 2 * SECOND < self.until && !clients.is_empty() {
+        while now() + self.quiet_ns() < until && !clients.is_empty() {
             std::thread::sleep(Duration::from_millis(20 + chance.below(400)));
             let at = clients[chance.below(clients.len() as u64) as usize];
             let kill = chance.below(3) == 0;
@@ -148,7 +175,7 @@ impl Drive<'_> {
                 continue;
             };
             if chance.below(3) > 0 || !kill {
-                stopped += 1;
+                self.stopped += 1;
                 let name = workers[at].name.clone();
                 stops.call(&format!("stop {name}"), || {
                     let done = kill_process(process, Signal::STOP);
@@ -162,14 +189,68 @@ impl Drive<'_> {
                 })?;
             }
             if kill {
-                killed += 1;
+                self.killed += 1;
                 workers[at].child.kill()?;
                 workers[at].child.wait()?;
-                workers[at] = self.start(true, self.until)?;
+                workers[at] = self.start(true, until)?;
             }
         }
-        Ok((killed, stopped))
+        Ok(())
     }
+
+    /// So long before its end a client is left alone: it may be stopped as long as that.
+    fn quiet_ns(&self) -> u64 {
+        match self.options.names {
+            true => SECOND / 2,
+            false => 2 * SECOND,
+        }
+    }
+
+    /// When clients end that begin now: with names, others go on after a while.
+    fn end_of_clients(&self) -> u64 {
+        let ends = match self.options.names {
+            true => self.begun + (now() - self.begun + AGE_NS / 4).next_multiple_of(AGE_NS),
+            false => self.until,
+        };
+        ends.min(self.until)
+    }
+
+    /// Lets all workers work until the end; whether none of them failed.
+    fn work(&mut self) -> io::Result<bool> {
+        let mut good = true;
+        let mut others = Vec::new();
+        for _ in self.options.clients..self.options.workers {
+            others.push(self.start(false, self.until)?);
+        }
+        while now() < self.until {
+            let until = self.end_of_clients();
+            let mut clients = Vec::new();
+            for _ in 0..self.options.clients.min(self.options.workers) {
+                clients.push(self.start(true, until)?);
+            }
+            if self.options.disturb {
+                self.disturb(&mut clients, until)?;
+            }
+            if clients.is_empty() {
+                break;
+            }
+            good &= have_ended(&mut clients)?;
+        }
+        Ok(have_ended(&mut others)? && good)
+    }
+}
+
+/// Waits for workers; whether none of them failed.
+fn have_ended(workers: &mut [Running]) -> io::Result<bool> {
+    let mut good = true;
+    for worker in workers {
+        let ended = worker.child.wait()?;
+        if !ended.success() {
+            println!("FAILED  {} ended with {ended}", worker.name);
+            good = false;
+        }
+    }
+    Ok(good)
 }
 
 /// Starts workers, waits, judges. Prints one line for each check that failed and the counts.
@@ -178,37 +259,74 @@ pub fn drive(options: &Options) -> io::Result<bool> {
     let dir = options.dir.join(format!("coherence-{}", options.seed));
     std::fs::create_dir(&dir)?;
     prepare(&dir)?;
+    if options.names {
+        names::dirs::prepare(&dir, options.seconds)?;
+    }
+    let begun = now();
     let mut drive = Drive {
         options,
         dir,
-        until: now() + options.seconds * SECOND,
+        begun,
+        until: begun + options.seconds * SECOND,
         started: 0,
+        killed: 0,
+        stopped: 0,
     };
-    let until = drive.until;
-    let mut workers = Vec::new();
-    for number in 0..options.workers {
-        workers.push(drive.start(number < options.clients, until)?);
-    }
-    let (killed, stopped) = if options.disturb {
-        drive.disturb(&mut workers)?
-    } else {
-        (0, 0)
-    };
-    let mut good = true;
-    for worker in &mut workers {
-        let ended = worker.child.wait()?;
-        if !ended.success() {
-            println!("FAILED  {} ended with {ended}", worker.name);
-            good = false;
-        }
-    }
+    let mut good = drive.work()?;
     for client in [false, true] {
         good &= drive.start(client, 0)?.child.wait()?.success();
     }
     if options.disturb {
-        println!("{killed} clients killed, {stopped} stopped");
+        println!("{} clients killed, {} stopped", drive.killed, drive.stopped);
+    }
+    if options.names && options.shale.is_some() && options.clients > 0 {
+        good &= served(&options.logs.join(SERVED))?;
     }
     Ok(report(&options.logs, options.limit_ms)? && good)
+}
+
+/// Whether clients have served names themselves, by what those say that were not killed.
+fn served(file: &Path) -> io::Result<bool> {
+    // Calls about paths that make, open, move, remove or list, by what the kernel calls them.
+    const CALLS: [&str; 12] = [
+        "open",
+        "openat",
+        "mkdir",
+        "mkdirat",
+        "rename",
+        "renameat",
+        "renameat2",
+        "link",
+        "linkat",
+        "unlink",
+        "rmdir",
+        "unlinkat",
+    ];
+    let text = std::fs::read_to_string(file)?;
+    let (mut here, mut kernel, mut materialised) = (0, 0, 0);
+    let mut why: BTreeMap<String, u64> = BTreeMap::new();
+    for line in text.lines() {
+        let said: serde_json::Value = serde_json::from_str(line)?;
+        let count = |value: &serde_json::Value| value.as_u64().unwrap_or(0);
+        here += CALLS.iter().map(|c| count(&said["fast"][*c])).sum::<u64>();
+        for reasons in CALLS.iter().filter_map(|c| said["kernel"][*c].as_object()) {
+            for (reason, times) in reasons {
+                kernel += count(times);
+                *why.entry(reason.clone()).or_default() += count(times);
+            }
+        }
+        let files = said["materialised"].as_object().into_iter().flatten();
+        materialised += files.map(|(_, times)| count(times)).sum::<u64>();
+    }
+    println!(
+        "{here} calls on names served in {} processes, {materialised} files materialised, \
+         {kernel} left to the kernel: {why:?}",
+        text.lines().count()
+    );
+    if here == 0 {
+        println!("FAILED  no client has served a name");
+    }
+    Ok(here > 0)
 }
 
 /// Judges the logs of a directory, and the checker by lies it has to find.
@@ -216,6 +334,9 @@ pub fn report(logs: &Path, limit_ms: u64) -> io::Result<bool> {
     let (mut calls, mut stops) = (Vec::new(), Vec::new());
     for entry in std::fs::read_dir(logs)? {
         let path = entry?.path();
+        if path.extension().is_some_and(|e| e == "report") {
+            continue;
+        }
         let all = if path.extension().is_some_and(|e| e == "stops") {
             &mut stops
         } else {
@@ -239,11 +360,17 @@ pub fn report(logs: &Path, limit_ms: u64) -> io::Result<bool> {
     }
     let mut missed = Vec::new();
     // One lie in each run: judging a log takes seconds.
-    for (what, lie) in LIES.iter().skip(calls.len() % LIES.len()).take(1) {
+    for &(what, lie) in LIES.iter().skip(calls.len() % LIES.len()).take(1) {
         let mut changed = calls.clone();
         if lie(&mut changed) && check::judge(&changed, &stops, u64::MAX).wrong.is_empty() {
             missed.push(what);
         }
+    }
+    if calls.iter().any(names::is_of_names) {
+        let of_names = calls.iter().filter(|c| names::is_of_names(c)).count();
+        let (unseen, planted) = names::plant::missed(&calls);
+        println!("{of_names} calls on names; {planted} lies about them planted");
+        missed.extend(unseen);
     }
     let by_clients = calls.iter().filter(|c| c.client).count();
     println!(

@@ -4,6 +4,7 @@
 mod check;
 mod drive;
 mod log;
+mod names;
 mod pingpong;
 mod plant;
 mod register;

@@ -1,5 +1,6 @@
 //! One worker: random calls on one small tree. File calls are those of `std`, so that the
-//! library sees what it sees of any program; locks have none there.
+//! library sees what it sees of any program; so are locks, by way of libc: names are not served in a program that has system
+//! calls of its own.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -7,7 +8,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, fcntl_lock};
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
 use shale_bench::chance::Chance;
 
 use super::log::{Log, now};
@@ -41,6 +43,8 @@ pub struct Worker {
     pub number: u64,
     stamps: u64,
     appends: u32,
+    /// Once in so many calls a file is opened again.
+    pub reopen: u64,
     files: Vec<(&'static str, File)>,
 }
 
@@ -90,12 +94,13 @@ impl Worker {
             number,
             stamps: 0,
             appends: 0,
+            reopen: REOPEN,
             files: Vec::new(),
         }
     }
 
     /// Stamps that nobody else has, `count` in a row.
-    fn stamp(&mut self, count: u64) -> u64 {
+    pub fn stamp(&mut self, count: u64) -> u64 {
         let first = (self.number + 1) << 40 | (self.stamps + 1);
         self.stamps += count;
         first
@@ -103,7 +108,7 @@ impl Worker {
 
     fn file(&mut self, name: &'static str) -> io::Result<File> {
         // A descriptor that lives on, and every now and then a new one.
-        if self.chance.below(REOPEN) == 0 {
+        if self.chance.below(self.reopen) == 0 {
             self.files.retain(|f| f.0 != name);
         }
         if let Some((_, file)) = self.files.iter().find(|f| f.0 == name) {
@@ -116,6 +121,18 @@ impl Worker {
         Ok(file)
     }
 
+    /// Some call that is not on names.
+    pub fn change_content(&mut self) -> io::Result<()> {
+        match self.chance.below(73) {
+            0..25 => self.write(),
+            25..55 => self.read(),
+            55..60 => self.cut(),
+            60..66 => self.size(),
+            66..71 => self.append(),
+            _ => self.count(),
+        }
+    }
+
     /// Random calls until `until`; with `rests` only in the first half of each [`TIDE_NS`].
     pub fn run(&mut self, until: u64, rests: bool) -> io::Result<()> {
         while now() < until {
@@ -126,12 +143,7 @@ impl Worker {
                 continue;
             }
             match self.chance.below(100) {
-                0..25 => self.write()?,
-                25..55 => self.read()?,
-                55..60 => self.cut()?,
-                60..66 => self.size()?,
-                66..71 => self.append()?,
-                71..73 => self.count()?,
+                0..73 => self.change_content()?,
                 73..76 => self.given_name()?,
                 76 => self.renamed()?,
                 77..86 => self.change_name()?,
@@ -253,13 +265,13 @@ impl Worker {
         self.log.call("X", || {
             let counted = || -> io::Result<(u64, u64, u64)> {
                 let lock = OpenOptions::new().read(true).write(true).open(lock)?;
-                fcntl_lock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+                set_lock(&lock, libc::F_WRLCK)?;
                 let from = now();
                 let file = OpenOptions::new().read(true).write(true).open(count)?;
                 let value = counter(&file)? + 1;
                 file.write_all_at(&value.to_le_bytes(), 0)?;
                 let to = now();
-                fcntl_lock(&lock, FlockOperation::Unlock)?;
+                set_lock(&lock, libc::F_UNLCK)?;
                 Ok((from, to, value))
             };
             counted().map_or_else(|e| failed(&e), |(a, b, value)| format!("{a} {b} {value}"))
@@ -369,6 +381,19 @@ impl Worker {
         })?;
         Ok(())
     }
+}
+
+/// Sets a lock of `fcntl` on a whole file, if nobody else has it.
+pub fn set_lock(file: &File, kind: i32) -> io::Result<()> {
+    let lock = libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    fcntl(file, FcntlArg::F_SETLK(&lock))?;
+    Ok(())
 }
 
 /// The number in a counter file; 0 for an empty one.
