@@ -266,6 +266,9 @@ impl Tree {
             check_length(&names.0)?;
             let source = old.found.ok_or(Errno::NOENT)?;
             check_length(&names.1)?;
+            if self.from().mounted && moves_a_directory(&old, &new, flags) {
+                return Err(BY_KERNEL.into());
+            }
             may_rename(op, source, &old, &new, flags)?;
             check_new(&names.1)?;
             Ok(Ask {
@@ -489,6 +492,14 @@ fn may_take(op: &CallContext<'_>, dir: u64, ino: u64) -> std::result::Result<(),
     let child = op.node_to_change(ino)?;
     let child = op.read(&child)?.inode;
     Ok(may_take_from(op.caller, &dir, &child)?)
+}
+
+/// Whether a rename brings a directory into another one. The kernel knows a directory in one place only, and may know this one in
+/// its old place: then a program on the mount that renames something else onto it or away from there, with no look before that, gets
+/// `ESTALE` (`__d_unalias`, fs/dcache.c of Linux). So who has the tree mounted leaves such a rename to the kernel.
+fn moves_a_directory(old: &Target, new: &Target, flags: u32) -> bool {
+    let is_dir = |target: &Target| matches!(target.found, Some((_, KIND_DIR)));
+    old.dir != new.dir && (is_dir(old) || flags == RENAME_EXCHANGE && is_dir(new))
 }
 
 fn may_rename(

@@ -39,6 +39,19 @@ fn paths_begin_in_a_directory_and_stay_in_the_tree() {
     in_b.rename_into(b"file", &in_a, b"moved", 0).unwrap();
     in_a.link_into(b"moved", &in_b, b"linked").unwrap();
     assert_eq!(found(&in_b, b"linked"), Ok(file));
+    // But not a directory, which the kernel may know in its old place.
+    all.mkdir(b"/a/dir", 0o755).unwrap();
+    let exchange = shale_libfs::RENAME_EXCHANGE;
+    for (from, to, flags) in [
+        (&b"dir"[..], &b"b/dir"[..], 0),
+        (b"dir", b"b/linked", exchange),
+        (b"b/linked", b"dir", exchange),
+    ] {
+        assert_eq!(in_a.rename_into(from, &in_a, to, flags), Err(BY_KERNEL));
+    }
+    in_a.rename_into(b"dir", &in_a, b"same", 0).unwrap();
+    all.rename(b"/a/same", b"/a/b/dir", 0).unwrap();
+    all.rmdir(b"/a/b/dir").unwrap();
     // What a sticky directory of others protects is the kernel's.
     all.mkdir(b"/shared", 0o1777).unwrap();
     all.chmod(b"/shared", 0o1777).unwrap();

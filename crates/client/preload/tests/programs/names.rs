@@ -323,6 +323,26 @@ fn the_mount_knows_each_name_right_after_it_was_renamed() {
     assert_eq!(wrong, [""; 0], "of {steps} steps");
 }
 
+/// The kernel knows a directory in one place. It must not find it in another one while it renames something else there.
+#[test]
+fn the_mount_renames_onto_a_directory_that_was_moved_in_a_process() {
+    let Some(m) = Mounted::new() else { return };
+    let program = compiled("across");
+    let [a, b, c] = ["a", "b", "c"].map(|dir| m.dir(dir));
+    for (from, to) in [("dir", "moved"), ("other", "again")] {
+        fs::create_dir(a.join(from)).unwrap();
+        assert!(fs::metadata(a.join(from)).unwrap().is_dir());
+        fs::write(c.join("file"), "content").unwrap();
+        std::thread::sleep(Duration::from_millis(600));
+        let run = named(&m, &program).arg(a.join(from)).arg(b.join(to));
+        assert_eq!(run.output(), "");
+        // Nothing has looked the new name up.
+        let error = fs::rename(c.join("file"), b.join(to)).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(Errno::ISDIR.raw_os_error()));
+        fs::rename(b.join(to), c.join(to)).unwrap();
+    }
+}
+
 #[test]
 fn descriptors_and_children_are_as_posix_says_with_names_in_the_process() {
     let Some(m) = Mounted::new() else { return };
