@@ -168,8 +168,9 @@ impl Drive<'_> {
             std::thread::sleep(Duration::from_millis(20 + chance.below(400)));
             let at = clients[chance.below(clients.len() as u64) as usize];
             let kill = chance.below(3) == 0;
-            // Mostly shorter than the daemon waits; one in eight longer.
-            let most = if chance.below(8) == 0 { 7_000 } else { 700 };
+            // Mostly shorter than the daemon waits; one in eight longer, or fewer where clients end after a while.
+            let long = if self.options.names { 24 } else { 8 };
+            let most = if chance.below(long) == 0 { 7_000 } else { 700 };
             let pause = Duration::from_millis(chance.below(most));
             let Some(process) = Pid::from_raw(workers[at].child.id() as i32) else {
                 continue;

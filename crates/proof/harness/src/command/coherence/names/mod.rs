@@ -110,3 +110,6 @@ fn wrong_links(calls: &[Call]) -> Vec<Wrong> {
     of.map(|((_, id), of)| ("links are not names", id.to_owned(), of))
         .collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -127,8 +127,8 @@ impl Search<'_> {
             if let Some(place) = op.act.holds() {
                 state.hold(bit, state.names[place]);
             }
-            for settled in self.settle(state) {
-                self.states.insert(settled);
+            for looked in self.let_look(state) {
+                self.states.insert(looked);
             }
         }
         bit
@@ -153,7 +153,7 @@ impl Search<'_> {
             }
             for &mover in movers.iter().filter(|&&m| state.done >> m & 1 == 0) {
                 for moved in self.moved(&state, mover) {
-                    for next in self.settle(moved) {
+                    for next in self.let_look(moved) {
                         if seen.insert(next.clone()) {
                             waiting.push(next);
                         }
@@ -249,8 +249,8 @@ impl Search<'_> {
     }
 
     /// All that go on and only look have looked, as far as they see what they gave.
-    fn settle(&self, state: State) -> Vec<State> {
-        let mut settled = Vec::new();
+    fn let_look(&self, state: State) -> Vec<State> {
+        let mut looked = Vec::new();
         let mut waiting = vec![state];
         while let Some(mut state) = waiting.pop() {
             for (bit, op) in self.open.iter().enumerate() {
@@ -267,9 +267,9 @@ impl Search<'_> {
                     waiting.push(named);
                 }
             }
-            settled.push(state);
+            looked.push(state);
         }
-        settled
+        looked
     }
 
     /// Whether what a call gave is so now.
@@ -294,9 +294,11 @@ impl Search<'_> {
             Act::Both(a, b) => is_there(a) && is_there(b),
             Act::Kinds(a, b, true) => is_dir(a) && is_file(b),
             Act::Kinds(a, b, false) => is_file(a) && is_dir(b),
+            // The kernel counts a file's names itself, one less at each unlink, and may have heard of the unlink before: then it takes a
+            // file with one name for one without (fuse_entry_unlinked, fs/fuse/dir.c).
             Act::NoSource(a) => {
-                let is_gone = |id: Id| !names.contains(&id);
-                !is_there(a) || state.held_by(bit).any(is_gone)
+                let is_file = |id: Id| id != NOTHING && !self.table.inode(id).is_dir;
+                !is_there(a) || state.held_by(bit).any(is_file)
             }
             Act::DirSource(_) => state.held_by(bit).any(|id| self.table.inode(id).is_dir),
             _ => false,

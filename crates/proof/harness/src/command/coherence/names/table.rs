@@ -58,7 +58,7 @@ pub enum Act {
     Both(Place, Place),
     /// A file, and what is in its way is a directory; or the other way round.
     Kinds(Place, Place, bool),
-    /// What a link was to be made to was not there, or has lost its names meanwhile.
+    /// What a link was to be made to was not there, or is a file without names, as far as the kernel knows.
     NoSource(Place),
     /// It was a directory.
     DirSource(Place),
@@ -215,6 +215,10 @@ impl Table {
         };
         let other = self.place(call.text(2)).unwrap_or(place);
         let failed = call.result().starts_with('e');
+        // A directory that is removed while a process has it open without the kernel is no descriptor of the kernel's any more.
+        if (verb, call.result(), call.client) == ("@Q", "e9", true) {
+            return Ok(vec![op(Act::IsDir(place))]);
+        }
         let act = match (failed, call.returned()) {
             (true, _) => Some(failure(verb, call.result(), place, other).ok_or(CANNOT_BE)?),
             (false, true) => Some(self.success(call, place, other).ok_or(CANNOT_BE)?),
