@@ -25,7 +25,7 @@ mod reader_slot {
     }
 }
 
-mod errno {
+pub(crate) mod errno {
     use shale_proto::LeaseMode;
 
     pub(crate) use rustix::io::Errno;
@@ -51,6 +51,7 @@ mod daemon_link {
     use super::errno::{Errno, Result};
     use super::sync::SharedWords;
     use crate::daemon_side::client::{Client, ClientState};
+    use crate::daemon_side::lease_manager::NoLease;
     use crate::daemon_side::lease_table::LeaseRequest;
     use crate::daemon_side::shared::Shared;
     use crate::memory;
@@ -123,6 +124,10 @@ mod daemon_link {
                             others: given.grant.others,
                         },
                         Ok(None) => Reply::NotLeased,
+                        Err(NoLease::Mediated(mediated)) => Reply::Mediated {
+                            ns: mediated.ns,
+                            alone: mediated.alone,
+                        },
                         Err(_) => return Err(Errno::IO),
                     }
                 }

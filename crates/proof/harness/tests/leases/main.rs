@@ -15,14 +15,17 @@
 
 mod client_side;
 mod daemon_side;
+mod kernel;
 mod memory;
 mod sync;
 mod world;
 
+use client_side::errno::MEDIATED;
 use client_side::session::Session;
 use daemon_side::client::Client;
 use daemon_side::lease_table::{Decision, LeaseRequest};
 use daemon_side::shared::Shared;
+use kernel::Kernel;
 use shale_proto::shared_pages::daemon_page::bucket;
 use shale_proto::{LeaseMode, LeaseRequestMode};
 use shuttle::rand::{Rng, thread_rng};
@@ -258,6 +261,101 @@ fn run() {
     world.check_end(&inos);
 }
 
+/// A name is made or removed, or looked up, by a client that serves names itself; through the mount while the daemon says so.
+fn call_on_names(world: &World, session: &Session, kernel: &Kernel, dir: u64) -> bool {
+    let floor = world.floor(dir);
+    let changes = thread_rng().gen_bool(0.5);
+    let done = match changes {
+        true => session.write(dir),
+        false => session.read(dir),
+    };
+    let (done, client) = match done {
+        Err(MEDIATED) if changes => (kernel.change(dir), &kernel.session.client),
+        Err(MEDIATED) => (kernel.look(dir), &kernel.session.client),
+        done => (done, &session.client),
+    };
+    // Else it was cut off.
+    if let Ok(value) = done {
+        if changes {
+            world.wrote(dir);
+        }
+        world.returned(client, dir, value, floor);
+    }
+    done.is_ok()
+}
+
+/// Clients change directories that the kernel knows, and programs on the mount do so, too.
+fn names() {
+    memory::reset();
+    // Nobody is stopped, or cut off: the front end never is.
+    let shared = Shared::new(Duration::from_secs(1_000), usize::MAX);
+    let (front_end, dirs) = (Client::in_process(1), inodes(thread_rng().gen_bool(0.5)));
+    shared.clients.add(&front_end);
+    let world = World::new(shared.clone(), 0);
+    let kernel = Kernel::new(&Session::new(&world, &front_end), dirs);
+    shared.leases.set_hook(kernel.clone());
+    let mut threads = Vec::new();
+    let mut begin = |id: u32, slot: usize, call: Box<dyn Fn(u64) -> bool + Send>| {
+        let world = world.clone();
+        world.begin(id);
+        threads.push(shuttle::thread::spawn(move || {
+            memory::use_reader_slot(slot);
+            for _ in 0..CALLS {
+                if !call(dirs[thread_rng().gen_range(0..dirs.len())]) {
+                    break;
+                }
+            }
+            memory::fence();
+            world.end(id);
+        }));
+    };
+    for slot in 0..2 {
+        let (world, kernel) = (world.clone(), kernel.clone());
+        let through_mount = move |dir| {
+            let (floor, changes) = (world.floor(dir), thread_rng().gen_range(0..3) == 0);
+            let done = if changes {
+                kernel.change(dir)
+            } else {
+                kernel.look(dir)
+            };
+            if let Ok(value) = done {
+                if changes {
+                    world.wrote(dir);
+                }
+                world.returned(&kernel.session.client, dir, value, floor);
+            }
+            done.is_ok()
+        };
+        begin(1, slot, Box::new(through_mount));
+    }
+    for id in [2, 3] {
+        let client = Client::new(id);
+        shared.clients.add(&client);
+        let session = match thread_rng().gen_bool(0.5) {
+            true => Session::yielding(&world, &client),
+            false => Session::new(&world, &client),
+        };
+        let (world, kernel) = (world.clone(), kernel.clone());
+        let call = move |dir| call_on_names(&world, &session, &kernel, dir);
+        begin(id, id as usize, Box::new(call));
+    }
+    memory::fence();
+    let digester = {
+        let shared = shared.clone();
+        shuttle::thread::spawn(move || shared.digest_loop())
+    };
+    for thread in threads {
+        thread.join().expect("its own words say what is wrong");
+    }
+    shared.queue.stop();
+    digester.join().expect("its own words say what is wrong");
+    for client in shared.clients.snapshot() {
+        let done = shared.digest_up_to(&client, u64::MAX);
+        done.expect("nothing is refused");
+    }
+    world.check_end(&dirs);
+}
+
 fn config() -> shuttle::Config {
     let mut config = shuttle::Config::new();
     config.stack_size = 1 << 18;
@@ -273,6 +371,11 @@ fn explore(schedules: usize, scenario: fn()) {
 #[test]
 fn random_schedules() {
     explore(schedules(SCHEDULES), run);
+}
+
+#[test]
+fn what_the_kernel_keeps_of_directories_is_right() {
+    explore(schedules(SCHEDULES), names);
 }
 
 #[test]
@@ -346,6 +449,16 @@ const MISTAKES: &[(&str, &str, fn())] = &[
         "lease-forget-granted",
         "a freed inode's lease goes although its number was granted again",
         forget_meanwhile,
+    ),
+    (
+        "kernel-undropped",
+        "the kernel keeps what it knows of a directory that a client changes",
+        names,
+    ),
+    (
+        "kernel-used-since",
+        "what the kernel has asked for since it dropped that stays",
+        names,
     ),
     (
         "seal-early",

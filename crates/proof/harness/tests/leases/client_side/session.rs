@@ -33,10 +33,21 @@ pub(crate) struct Session {
     leases: Leases,
     nodes: Nodes,
     volume: VolumeReader,
+    /// How it asks for leases.
+    asks: LeaseRequestMode,
 }
 
 impl Session {
     pub(crate) fn new(world: &Arc<World>, client: &Arc<Client>) -> Arc<Self> {
+        Self::of(world, client, LeaseRequestMode::Revoke)
+    }
+
+    /// Of a client that can go through the mount.
+    pub(crate) fn yielding(world: &Arc<World>, client: &Arc<Client>) -> Arc<Self> {
+        Self::of(world, client, LeaseRequestMode::RevokeOrDefer)
+    }
+
+    fn of(world: &Arc<World>, client: &Arc<Client>, asks: LeaseRequestMode) -> Arc<Self> {
         let daemon = DaemonLink::new(world.shared.clone(), client.clone());
         let client_words = client.client_page.0.clone();
         let log_words = client.log_fd.words.clone();
@@ -48,6 +59,7 @@ impl Session {
             leases: Leases::new(daemon, client_words),
             nodes: Nodes::default(),
             volume: VolumeReader(world.shared.clone()),
+            asks,
         })
     }
 
@@ -84,8 +96,8 @@ impl Session {
                 Err(Stop::Lease(mode)) => {
                     leases += 1;
                     let request_mode = match leases > PATIENCE {
-                        true => LeaseRequestMode::RevokeAndHold,
-                        false => LeaseRequestMode::Revoke,
+                        true if !self.asks.yields() => LeaseRequestMode::RevokeAndHold,
+                        _ => self.asks,
                     };
                     self.acquire(ino, mode, request_mode)?;
                 }

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// So many reader slots are used; the others are never odd.
-pub(crate) const READER_SLOTS_USED: usize = 2;
+pub(crate) const READER_SLOTS_USED: usize = 4;
 /// Bytes of a record.
 pub(crate) const RECORD: u64 = 64;
 
@@ -138,12 +138,21 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn new(id: u32) -> Arc<Self> {
+        Self::of(id, Transport::Socket)
+    }
+
+    /// The front end of the kernel.
+    pub(crate) fn in_process(id: u32) -> Arc<Self> {
+        Self::of(id, Transport::InProcess)
+    }
+
+    fn of(id: u32, transport: Transport) -> Arc<Self> {
         let daemon_page = DaemonPage(Words::new());
         daemon_page.set_state(state::RUNNING);
         Arc::new(Self {
             id,
             pid: 0,
-            transport: Transport::Socket,
+            transport,
             ring_bytes: 1 << 20,
             log_fd: LogFile {
                 words: Words::new(),
