@@ -4,14 +4,20 @@
 //! feature `mutants`, which no program that is shipped has, the answer is a constant `false`
 //! and nothing of it is left in the program. With it a test switches on one at a time.
 //!
+//! Where several programs belong to a test, it names the mutant in `SHALE_MUTANT` for all of them.
+//!
 //! [`between`] stands where another thread may come in between two steps that take no time:
 //! a test holds threads up there.
 
 #[cfg(feature = "mutants")]
 mod switch {
     use parking_lot::RwLock;
+    use std::sync::LazyLock;
 
-    static ON: RwLock<Option<&'static str>> = RwLock::new(None);
+    static ON: LazyLock<RwLock<Option<&'static str>>> = LazyLock::new(|| {
+        let named = std::env::var("SHALE_MUTANT").ok();
+        RwLock::new(named.map(|name| &*name.leak()))
+    });
 
     /// Switches on this mutant alone, in all threads; `None`: none.
     pub fn switch_on(name: Option<&'static str>) {

@@ -117,6 +117,10 @@ impl<'s> CallFrame<'s> {
     /// Whether the lease on an inode stands and suffices, until the run ends.
     #[inline]
     pub fn lease_stands(&self, inode: &impl LeasedInode, mode: LeaseMode) -> bool {
+        let mode = match mutants::is_on("change-shared") {
+            true => LeaseMode::Shared,
+            false => mode,
+        };
         self.services.leases.holds(inode, mode)
     }
 

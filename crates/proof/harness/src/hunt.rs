@@ -1,5 +1,7 @@
 //! Hunting a deliberate mistake: how long it takes to find it, by power cuts, by the table of faults, by hostile clients.
 
+mod names;
+
 use std::time::{Duration, Instant};
 
 use crate::mutants::{Hunter, Mutant};
@@ -61,6 +63,7 @@ fn kind_of(wrong: &str) -> &'static str {
         ("process: ", "the process ends"),
         ("faults: ", "faults"),
         ("hostile: ", "hostile"),
+        ("names: ", "coherence of names"),
         ("before any cut", "the model, without a cut"),
         ("bit rot", "a flipped bit"),
         ("mkfs", "a cut in mkfs"),
@@ -103,6 +106,7 @@ pub fn hunt(options: &Options, limit: Duration, mutant: Mutant) -> Result<Fate> 
         Hunter::Staged => by_staged(options, limit, mutant),
         Hunter::Faults(row) => by_faults(options, limit, mutant, row),
         Hunter::Hostile(case) => Ok(by_hostile(limit, mutant, case)),
+        Hunter::Names => names::hunt(options, limit, mutant),
     }
 }
 

@@ -32,6 +32,8 @@ pub enum Hunter {
     Staged,
     /// The row of faults whose name contains this.
     Faults(&'static str),
+    /// Eight processes on the names of a few directories of a mount (`coherence drive --names`).
+    Names,
     /// The hostile case whose name contains this; all of them.
     Hostile(&'static str),
 }
@@ -81,8 +83,33 @@ const fn of_hostile(name: &'static str, what: &'static str) -> Mutant {
     Mutant { name, what, hunter }
 }
 
+const fn of_names(name: &'static str, what: &'static str) -> Mutant {
+    let hunter = Hunter::Names;
+    Mutant { name, what, hunter }
+}
+
 /// All of them.
-pub const MUTANTS: [Mutant; 130] = [
+pub const MUTANTS: [Mutant; 135] = [
+    of_names(
+        "change-shared",
+        "a client changes inodes, directories too, under a shared lease",
+    ),
+    of_names(
+        "kernel-undropped",
+        "the kernel keeps what it knows of a directory that a client changes",
+    ),
+    of_names(
+        "directory-moved",
+        "a client moves a directory that the kernel may know in its old place",
+    ),
+    of_names(
+        "orphan-in-use",
+        "a file without names is freed though programs have it open",
+    ),
+    of_names(
+        "materialise-by-path",
+        "the kernel opens what has the path of a file that was opened in the process",
+    ),
     of_ordered(
         "fsync-alone",
         "fsync of an ordered client makes its last call durable, and not those before it",

@@ -28,6 +28,7 @@ use shale_session::errno::{Errno, Result, Stop};
 use shale_session::kernel_refs::KernelRefs;
 use shale_session::log::client_log::Need;
 use shale_session::space::reservation::TREE_BYTES;
+use shale_sys::mutants;
 use shale_volume::FoundInode;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
@@ -260,7 +261,7 @@ pub(crate) fn sweep_orphans(calls: &CallRunner, kernel: &KernelRefs) -> Result<S
     })?;
     let mut swept = Swept::default();
     for ino in found {
-        if kernel.refers_to(ino) {
+        if kernel.refers_to(ino) && !mutants::is_on("orphan-in-use") {
             swept.referred.push(ino);
         } else if calls.try_lease(ino) == Ok(true) && free_unused(calls, &caller, ino)? {
             swept.freed += 1;
@@ -278,7 +279,7 @@ fn free_unused(calls: &CallRunner, caller: &Caller, ino: u64) -> Result<bool> {
         let used = node.used_elsewhere.load(Ordering::Acquire)
             || node.handles.load(Ordering::Acquire) > 0
             || op.kernel_knows(ino);
-        if used || !state.orphan {
+        if used && !mutants::is_on("orphan-in-use") || !state.orphan {
             return Ok(false);
         }
         let end = op.append(&mut encode::free(Ino(ino)))?;
