@@ -89,7 +89,7 @@ const fn of_names(name: &'static str, what: &'static str) -> Mutant {
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 135] = [
+pub const MUTANTS: [Mutant; 136] = [
     of_names(
         "change-shared",
         "a client changes inodes, directories too, under a shared lease",
@@ -109,6 +109,10 @@ pub const MUTANTS: [Mutant; 135] = [
     of_names(
         "materialise-by-path",
         "the kernel opens what has the path of a file that was opened in the process",
+    ),
+    mutant(
+        "path-unleased",
+        "a path that was walked is known by heart after others took a lease on it",
     ),
     of_ordered(
         "fsync-alone",
