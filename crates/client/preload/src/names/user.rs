@@ -58,7 +58,8 @@ pub fn caller(session: &Session) -> Caller {
 /// kernel's from now on.
 pub fn is_judged_alike(session: &Session) -> bool {
     match session.groups() {
-        None => true,
+        // Root is whom the daemon takes for root, and nobody else is.
+        None => is_root(),
         Some(known) => {
             ptr::eq(JUDGED_BY.load(Ordering::Relaxed), known.as_ptr()) || has_all_groups(known)
         }
@@ -69,7 +70,8 @@ pub fn is_judged_alike(session: &Session) -> bool {
 fn has_all_groups(known: &'static [u32]) -> bool {
     // SAFETY: from a box that is never freed.
     let groups = unsafe { GROUPS.load(Ordering::Acquire).as_ref() };
-    let alike = groups.is_some_and(|groups| groups.iter().all(|gid| known.contains(gid)));
+    let all = groups.is_some_and(|groups| groups.iter().all(|gid| known.contains(gid)));
+    let alike = all && !is_root();
     match alike {
         true => JUDGED_BY.store(known.as_ptr().cast_mut(), Ordering::Relaxed),
         false => state::end("a group of the process is none of its user's"),

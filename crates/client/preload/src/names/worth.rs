@@ -499,9 +499,14 @@ fn prefixes(start: Start, path: &[u8]) -> impl Iterator<Item = u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use parking_lot::Mutex;
+
+    /// Directories of different tests can have one place in the table.
+    static ONE: Mutex<()> = Mutex::new(());
 
     #[test]
     fn a_path_counts_for_all_directories_on_it() {
+        let _one = ONE.lock();
         let of = |path: &[u8]| prefixes(Start::of(7), path).collect::<Vec<_>>();
         let whole = of(b"a/b/c");
         assert_eq!(whole.len(), 3);
@@ -520,6 +525,7 @@ mod tests {
 
     #[test]
     fn what_was_made_pays() {
+        let _one = ONE.lock();
         let (start, dir, file) = (Start::of(1 << 40), &b"dir/sub"[..], &b"dir/sub/file"[..]);
         assert!(!pays(start, file, 1, 0) && !has_made(start, file));
         spent_at(start, file, OWN_NS);
@@ -549,6 +555,7 @@ mod tests {
 
     #[test]
     fn what_others_take_as_soon_as_it_is_made_is_left_to_the_mount() {
+        let _one = ONE.lock();
         let start = Start::of(5 << 40);
         setting::set_by_time();
         // One lease of three names costs less than these gain.
@@ -571,6 +578,7 @@ mod tests {
 
     #[test]
     fn what_costs_more_than_it_gains_is_left_and_so_is_what_it_is_used_with() {
+        let _one = ONE.lock();
         let (start, file) = (Start::of(3 << 40), &b"shared/file"[..]);
         setting::set_by_time();
         // What was gained is saved up to a bound.

@@ -43,6 +43,9 @@ fn run(v: &Volume, script: &str) -> bool {
         .current_dir(v.mountpoint())
         .output()
         .unwrap();
+    // Shown with what fails.
+    let said = String::from_utf8_lossy(&done.stderr);
+    eprintln!("{script}: {} {said}", done.status);
     done.status.success()
 }
 
@@ -65,7 +68,8 @@ fn a_read_only_mount_is_changed_by_nobody() {
         assert!(
             fs::remove_file(&file).is_err() && fs::create_dir(v.mountpoint().join("d")).is_err()
         );
-        assert!(!run(&v, "echo more >> file") && run(&v, "test $(cat file) = content"));
+        assert!(!run(&v, "echo more >> file"), "{what}");
+        assert!(run(&v, "test $(cat file) = content"), "{what}");
         assert_eq!(fs::read(&file).unwrap(), b"content", "{what}");
         let new = OFlags::RDWR.union(OFlags::CREATE);
         assert_eq!(

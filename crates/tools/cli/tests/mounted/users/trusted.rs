@@ -9,6 +9,8 @@ use std::path::Path;
 use std::process::Command;
 
 const TRUSTED: u32 = 1000;
+/// Every system has this user, and its group.
+const NOBODY: u32 = 65534;
 const OTHER: u32 = 1001;
 
 /// What a shell's commands did that a user ran: output, and the report of the shell's process.
@@ -167,8 +169,6 @@ fn trusted_users_are_served_and_others_use_the_mount() {
 /// group, which would be judged otherwise then, keeps to the mount.
 #[test]
 fn names_of_a_user_are_served_and_outlive_the_daemon() {
-    /// Every system has this user, and its group.
-    const NOBODY: u32 = 65534;
     let Some(_) = mounted() else { return };
     let v = Volume::trusting("names", &[&NOBODY.to_string(), &TRUSTED.to_string()]);
     v.mount();
@@ -195,6 +195,43 @@ fn names_of_a_user_are_served_and_outlive_the_daemon() {
     let why = "a group of the process is none of its user's";
     let left = &ran.report["kernel"]["open"][why];
     assert_eq!(left.is_u64(), !known, "{:#}", ran.report);
+    v.umount();
+    v.fsck();
+}
+
+/// Root of a user namespace is another user of the volume: names made by its number would be refused by the daemon, and lost.
+#[test]
+fn names_in_a_user_namespace_are_left_to_the_mount() {
+    let Some(_) = mounted() else { return };
+    let v = Volume::trusting("namespace", &[&NOBODY.to_string()]);
+    v.mount();
+    let dir = v.mountpoint().join("d");
+    fs::create_dir(&dir).unwrap();
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
+    let script = "cd d; exec unshare -Ur sh -c 'id -u; i=0; while [ $i -lt 50 ]; do echo $i >f$i; i=$((i+1)); done'";
+    let may = Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .args(["unshare", "-Ur", "true"])
+        .status();
+    if !may.is_ok_and(|status| status.success()) {
+        eprintln!("SKIPPED: users may make no namespaces here");
+        return;
+    }
+    let ran = run_with(&v, NOBODY, script, ("SHALE_NAMES", "0"));
+    assert_eq!(ran.said, "0\n");
+    let why = "the process is in a user namespace";
+    assert!(
+        ran.report["kernel"]["open"][why].is_u64(),
+        "{:#}",
+        ran.report
+    );
+    v.umount();
+    v.mount();
+    for n in 0..50 {
+        let file = dir.join(format!("f{n}"));
+        assert_eq!(fs::read_to_string(&file).unwrap(), format!("{n}\n"));
+        assert_eq!(fs::metadata(&file).unwrap().uid(), NOBODY);
+    }
     v.umount();
     v.fsck();
 }
