@@ -91,6 +91,16 @@ pub fn find(status: &str) -> Result<(), Option<&'static str>> {
     let why = "user or group of the process is not one, or it has some of root's rights";
     let (uid, gid) = ids(status).ok_or(Some(why))?;
     let mut groups = further_groups(status).ok_or(None)?;
+    // Each thread has its own (credentials(7)): one may have become somebody else before names were looked at.
+    let threads = std::fs::read_dir("/proc/self/task").map_err(|_| None)?;
+    for thread in threads.flatten() {
+        // A thread that has ended has none.
+        if let Ok(status) = std::fs::read_to_string(thread.path().join("status"))
+            && (ids(&status), further_groups(&status)) != (Some((uid, gid)), Some(groups.clone()))
+        {
+            return Err(Some("threads of the process are different users"));
+        }
+    }
     groups.push(gid);
     let mask = field(status, "Umask:").and_then(|m| u32::from_str_radix(m, 8).ok());
     set_umask(mask.ok_or(None)?);

@@ -236,6 +236,40 @@ fn names_in_a_user_namespace_are_left_to_the_mount() {
     v.fsck();
 }
 
+/// A thread that is another user for files than the process it is in (setfsuid(2)), as in servers of files.
+const OTHER_THREAD: &str = "
+import ctypes, os, threading
+libc = ctypes.CDLL(None)
+def make():
+    libc.setfsgid(65534)
+    libc.setfsuid(65534)
+    for n in range(4000):
+        os.close(os.open(f'd/f{n}', os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+thread = threading.Thread(target=make)
+thread.start()
+thread.join()
+";
+
+#[test]
+fn what_a_thread_makes_is_of_the_user_that_it_is() {
+    let Some(v) = mounted() else { return };
+    let dir = v.mountpoint().join("d");
+    fs::create_dir(&dir).unwrap();
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
+    let done = Command::new("timeout")
+        .args(["60", SHALE, "run", "--", "python3", "-c", OTHER_THREAD])
+        .env("SHALE_PRELOAD", library())
+        .current_dir(v.mountpoint())
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{done:?}");
+    let made = fs::read_dir(&dir).unwrap();
+    let owners = made.map(|file| file.unwrap().metadata().unwrap().uid());
+    assert_eq!(owners.filter(|&uid| uid == NOBODY).count(), 4000);
+    v.umount();
+    v.fsck();
+}
+
 /// Whether the user database has a user.
 fn is_known(uid: u32) -> bool {
     let found = Command::new("getent")
