@@ -92,6 +92,7 @@ pub mod nr {
     pub const FGETXATTR: u32 = 193;
     pub const LISTXATTR: u32 = 194;
     pub const LLISTXATTR: u32 = 195;
+    pub const KCMP: u32 = 312;
     pub const FLISTXATTR: u32 = 196;
     pub const REMOVEXATTR: u32 = 197;
     pub const LREMOVEXATTR: u32 = 198;

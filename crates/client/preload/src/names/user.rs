@@ -3,6 +3,7 @@
 use crate::names::state;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use shale_interpose::raw::{self, nr};
 use shale_libfs::{Caller, Session};
 
 /// Mode bits to take away from what is made.
@@ -100,6 +101,10 @@ pub fn find(status: &str) -> Result<(), Option<&'static str>> {
         {
             return Err(Some("threads of the process are different users"));
         }
+        let tid = thread.file_name().to_str().and_then(|tid| tid.parse().ok());
+        if !tid.is_some_and(shares_directory) {
+            return Err(Some("threads of the process have their own directories"));
+        }
     }
     groups.push(gid);
     let mask = field(status, "Umask:").and_then(|m| u32::from_str_radix(m, 8).ok());
@@ -107,6 +112,26 @@ pub fn find(status: &str) -> Result<(), Option<&'static str>> {
     GROUPS.store(Box::into_raw(Box::new(groups)), Ordering::Release);
     USER.store(u64::from(uid) << 32 | u64::from(gid), Ordering::Relaxed);
     Ok(())
+}
+
+/// Whether a thread of this process has the working directory of this one (kcmp(2), `unshare` with `CLONE_FS`). A kernel that cannot say is taken
+/// at the word of the directories' names.
+fn shares_directory(tid: i32) -> bool {
+    const KCMP_FS: u64 = 3;
+    let own = raw::gettid();
+    if tid == own {
+        return true;
+    }
+    let args = [own as u64, tid as u64, KCMP_FS, 0, 0, 0];
+    // SAFETY: five numbers; no memory is touched.
+    let order = unsafe { raw::syscall(nr::KCMP, &args) };
+    let of = |tid: i32| std::fs::read_link(format!("/proc/self/task/{tid}/cwd")).ok();
+    match order {
+        0 => true,
+        1.. => false,
+        // It may have ended meanwhile.
+        _ => of(tid).is_none_or(|cwd| Some(cwd) == of(own)),
+    }
 }
 
 /// User and group, if the process is one and the same in every respect, and has all of root's rights or none.

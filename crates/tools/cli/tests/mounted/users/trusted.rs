@@ -270,6 +270,43 @@ fn what_a_thread_makes_is_of_the_user_that_it_is() {
     v.fsck();
 }
 
+/// Two threads, each with a working directory of its own.
+const OWN_DIRECTORIES: &str = "
+import ctypes, os, threading
+libc = ctypes.CDLL(None)
+os.mkdir('one'); os.mkdir('two')
+both = threading.Barrier(2)
+def make(name):
+    if name == 'one': assert libc.unshare(0x200) == 0
+    both.wait(); os.chdir(name); both.wait()
+    for n in range(3000):
+        os.close(os.open(f'{name}{n}', os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+thread = threading.Thread(target=make, args=('one',))
+thread.start()
+make('two')
+thread.join()
+";
+
+#[test]
+fn what_a_thread_makes_is_in_the_directory_where_it_is() {
+    let Some(v) = mounted() else { return };
+    let done = Command::new("timeout")
+        .args(["60", SHALE, "run", "--", "python3", "-c", OWN_DIRECTORIES])
+        .env("SHALE_PRELOAD", library())
+        .current_dir(v.mountpoint())
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{done:?}");
+    for name in ["one", "two"] {
+        let made = fs::read_dir(v.mountpoint().join(name)).unwrap();
+        let names = made.map(|file| file.unwrap().file_name().into_string().unwrap());
+        let (own, others): (Vec<_>, Vec<_>) = names.partition(|made| made.starts_with(name));
+        assert_eq!((own.len(), others.len()), (3000, 0), "{name}");
+    }
+    v.umount();
+    v.fsck();
+}
+
 /// Whether the user database has a user.
 fn is_known(uid: u32) -> bool {
     let found = Command::new("getent")
