@@ -1,8 +1,10 @@
 //! For whom names are served: root, and users without capabilities. What no kernel looks at is judged here by user and groups.
 
 use crate::names::state;
+use core::mem::MaybeUninit;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use rustix::fs::RawDir;
 use shale_interpose::raw::{self, nr};
 use shale_libfs::{Caller, Session};
 
@@ -93,16 +95,14 @@ pub fn find(status: &str) -> Result<(), Option<&'static str>> {
     let (uid, gid) = ids(status).ok_or(Some(why))?;
     let mut groups = further_groups(status).ok_or(None)?;
     // Each thread has its own (credentials(7)): one may have become somebody else before names were looked at.
-    let threads = std::fs::read_dir("/proc/self/task").map_err(|_| None)?;
-    for thread in threads.flatten() {
+    for tid in threads().ok_or(None)? {
         // A thread that has ended has none.
-        if let Ok(status) = std::fs::read_to_string(thread.path().join("status"))
+        if let Ok(status) = std::fs::read_to_string(format!("/proc/self/task/{tid}/status"))
             && (ids(&status), further_groups(&status)) != (Some((uid, gid)), Some(groups.clone()))
         {
             return Err(Some("threads of the process are different users"));
         }
-        let tid = thread.file_name().to_str().and_then(|tid| tid.parse().ok());
-        if !tid.is_some_and(shares_directory) {
+        if !shares_directory(tid) {
             return Err(Some("threads of the process have their own directories"));
         }
     }
@@ -112,6 +112,18 @@ pub fn find(status: &str) -> Result<(), Option<&'static str>> {
     GROUPS.store(Box::into_raw(Box::new(groups)), Ordering::Release);
     USER.store(u64::from(uid) << 32 | u64::from(gid), Ordering::Relaxed);
     Ok(())
+}
+
+/// The threads of this process. Not by `opendir`, which takes the locks of `malloc`: who forks has them, and waits for this call.
+fn threads() -> Option<Vec<i32>> {
+    let dir = std::fs::File::open("/proc/self/task").ok()?;
+    let mut space = [MaybeUninit::uninit(); 4096];
+    let (mut listed, mut threads) = (RawDir::new(dir, &mut space), Vec::new());
+    while let Some(entry) = listed.next() {
+        let name = entry.ok()?.file_name().to_str().ok()?.parse::<i32>();
+        threads.extend(name);
+    }
+    Some(threads)
 }
 
 /// Whether a thread of this process has the working directory of this one (kcmp(2), `unshare` with `CLONE_FS`). A kernel that cannot say is taken
