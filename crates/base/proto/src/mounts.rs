@@ -9,7 +9,9 @@
 
 use rustix::fs::{AtFlags, StatxFlags, fgetxattr, statx};
 use shale_sys::user_directory;
+use std::ffi::OsStr;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 /// Type of Shale mounts in the kernel's table.
@@ -106,8 +108,13 @@ pub fn socket_of(file: impl AsFd) -> Option<PathBuf> {
 pub fn sockets() -> Vec<PathBuf> {
     let mut sockets = Vec::new();
     for base in directories() {
-        let inside = std::fs::read_dir(base).into_iter().flatten().flatten();
-        sockets.extend(inside.map(|dir| dir.path().join("socket")));
+        // Not by `opendir`, which takes the locks of `malloc`: in a program, who forks has them, and waits for this call.
+        let listed = std::fs::File::open(&base).ok();
+        let listed = listed.and_then(|dir| rustix::fs::Dir::new(dir).ok());
+        let inside = listed.into_iter().flatten().flatten();
+        let names = inside.map(|dir| OsStr::from_bytes(dir.file_name().to_bytes()).to_owned());
+        let names = names.filter(|name| name != "." && name != "..");
+        sockets.extend(names.map(|name| base.join(name).join("socket")));
     }
     sockets.retain(|socket| socket.exists());
     sockets.sort_unstable();
