@@ -6,7 +6,7 @@
 //! | --- | --- | --- | --- | --- |
 //! | a request about it is served | noted before the answer | known after the answer | filled | noted |
 //! | another client is to get it ([`super::invalidate`]) | asked for again | may be too small from now on | dropped | |
-//! | attributes are asked for meanwhile | | the answer is held back until the kernel knows the size | | |
+//! | attributes are asked for meanwhile | | the answer is held back; first the kernel gets the size, where it may drop the answer | | |
 //! | a change that bypasses the page cache | | | dropped; none is filled until it is done | |
 //! | a program maps it writable | | | what it stores is known to nobody: exclusive to the mount | |
 //! | the kernel forgets it | nothing | nothing | nothing | nobody |

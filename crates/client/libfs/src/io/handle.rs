@@ -278,14 +278,8 @@ impl File {
         self.node.state.read().inode.is_file()
     }
 
-    /// Sets attributes, but for the size, as [`Tree::chmod`](crate::Tree::chmod) and its like do.
-    pub fn set_attributes(&self, set: &SetAttr) -> Result<()> {
-        let tree = self.session.tree(self.caller);
-        tree.set_found(|_| Ok(self.node.ino), set)
-    }
-
-    /// As [`Self::set_attributes`], of a program that has the tree mounted: owner and mode of a file that the kernel knows are
-    /// [`BY_KERNEL`].
+    /// Sets attributes, but for the size, as [`Tree::chmod`](crate::Tree::chmod) and its like do, for a program that has the tree mounted: owner
+    /// and mode of a file that the kernel knows are [`BY_KERNEL`].
     pub fn set_attributes_beside_kernel(&self, set: &SetAttr) -> Result<()> {
         let tree = self.session.tree(self.caller);
         let tree = tree.mounted_at(Ino::ROOT.0, true);

@@ -81,9 +81,8 @@ fn set(index: u32, what: impl FnOnce(&mut SetAttr)) -> Option<i64> {
     let mut set = SetAttr::default();
     what(&mut set);
     let closes = |mode| !user::is_root() && !keeps_open(libc::O_RDWR, mode);
+    // The kernel makes that call, and opens the file before.
     if set.mode.is_some_and(closes) {
-        let ino = description::get(index).ino.load(Ordering::Relaxed);
-        placeholder::materialise_inode(ino, "is closed to its owner");
         return None;
     }
     match placeholder::file(index)?.set_attributes_beside_kernel(&set) {
