@@ -115,8 +115,12 @@ impl Mapping {
             devices.push(check_length(piece, index == last)?);
             bytes += piece.bytes;
         }
-        let mut mapping = Mapping::reserve(bytes, &path_of(pieces[0].fd.as_fd()))?;
-        mapping.key = key;
+        let pieces = match <[Piece; 1]>::try_from(pieces) {
+            Ok([piece]) if bytes < HUGE_PAGE_BYTES => return Mapping::small(piece, access, key),
+            Ok(one) => Vec::from(one),
+            Err(many) => many,
+        };
+        let mut mapping = Mapping::reserve(bytes, pieces[0].fd.as_fd(), key)?;
         let (mut offset, mut tried) = (0, None);
         for (piece, device) in pieces.into_iter().zip(devices) {
             let range = offset..offset + piece.bytes;
@@ -137,17 +141,49 @@ impl Mapping {
                 bytes: piece.bytes,
             });
             offset = range.end;
-            if access == Access::ReadWrite {
-                let pages = pages_of(&range);
-                mapping.writable.allow(&pages, true);
-                mapping.writable.mapped().set(&pages, true);
-            }
+            mapping.is_placed(&range, access);
         }
         mapping.huge_pages = mapping.advise(Advice::LinuxHugepage).is_ok();
         Ok(mapping)
     }
 
-    fn reserve(bytes: usize, path: &std::path::Path) -> Result<Mapping, NvmError> {
+    /// A piece that needs no place in particular, in which no huge page fits.
+    fn small(
+        piece: Piece,
+        access: Access,
+        key: Option<ProtectionKey>,
+    ) -> Result<Mapping, NvmError> {
+        let (fd, bytes) = (piece.fd.as_fd(), piece.bytes);
+        let (address, flags) = map_anywhere(fd, bytes, access)?;
+        let whole = (address, bytes.next_multiple_of(PAGE_BYTES));
+        let mut mapping = Mapping::of(whole, (address.cast(), bytes), key);
+        mapping.is_dax = flags == SYNC;
+        mapping
+            .protect(0, bytes, access)
+            .map_err(|e| not_mapped(fd, bytes, access, e))?;
+        mapping.is_placed(&(0..bytes), access);
+        mapping.pieces.push(Mapped {
+            fd: piece.fd,
+            offset: 0,
+            bytes,
+        });
+        Ok(mapping)
+    }
+
+    /// Notes that a piece is there.
+    fn is_placed(&mut self, range: &Range<usize>, access: Access) {
+        if access == Access::ReadWrite {
+            let pages = pages_of(range);
+            self.writable.allow(&pages, true);
+            self.writable.mapped().set(&pages, true);
+        }
+    }
+
+    fn reserve(
+        bytes: usize,
+        first: BorrowedFd<'_>,
+        key: Option<ProtectionKey>,
+    ) -> Result<Mapping, NvmError> {
         let reserved_bytes = bytes.next_multiple_of(PAGE_BYTES) + HUGE_PAGE_BYTES;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address the kernel chooses disturbs nothing.
@@ -155,7 +191,7 @@ impl Mapping {
             unsafe { mmap_anonymous(ptr::null_mut(), reserved_bytes, ProtFlags::empty(), flags) }
                 .map_err(|e| {
                 NvmError::os(
-                    path,
+                    path_of(first),
                     format!("reserve {reserved_bytes} bytes of addresses"),
                     e,
                 )
@@ -163,7 +199,20 @@ impl Mapping {
         let base = reservation
             .cast::<u8>()
             .map_addr(|address| address.next_multiple_of(HUGE_PAGE_BYTES));
-        Ok(Mapping {
+        Ok(Mapping::of(
+            (reservation, reserved_bytes),
+            (base, bytes),
+            key,
+        ))
+    }
+
+    /// The mapping `bytes` long at `base`, which lies in an address range that is this value's alone.
+    fn of(
+        (reservation, reserved_bytes): (*mut c_void, usize),
+        (base, bytes): (*mut u8, usize),
+        key: Option<ProtectionKey>,
+    ) -> Mapping {
+        Mapping {
             reservation,
             reserved_bytes,
             base,
@@ -172,10 +221,10 @@ impl Mapping {
             writable: WritablePages::none(bytes.div_ceil(PAGE_BYTES)),
             is_dax: true,
             huge_pages: false,
-            key: None,
+            key,
             has_hole: AtomicBool::new(false),
             guard: ManuallyDrop::new(Guard::new(base, bytes)),
-        })
+        }
     }
 
     /// Maps a file, from byte `from` on, over its part of the reservation, with flags that it [can](what_it_can).
@@ -206,11 +255,18 @@ impl Mapping {
             self.has_hole.store(true, Ordering::Relaxed);
             return Err(failed(e));
         }
-        if let (Some(key), Access::ReadWrite) = (self.key, access) {
-            // SAFETY: what was just mapped there, readable and writable.
-            unsafe { key.protect(self.base.wrapping_add(offset), bytes) }.map_err(failed)?;
+        self.protect(offset, bytes, access).map_err(failed)
+    }
+
+    /// Gives what was just mapped, for this access, its key.
+    fn protect(&self, offset: usize, bytes: usize, access: Access) -> rustix::io::Result<()> {
+        match (self.key, access) {
+            // SAFETY: mapped by this value, readable and writable.
+            (Some(key), Access::ReadWrite) => unsafe {
+                key.protect(self.base.wrapping_add(offset), bytes)
+            },
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Gives the kernel advice on all pieces.
@@ -396,29 +452,28 @@ fn not_mapped(fd: BorrowedFd<'_>, bytes: usize, access: Access, e: rustix::io::E
 /// The flags with which a file can be mapped, found out where there is nothing: a call that fails over the reservation may
 /// leave a hole there.
 fn what_it_can(fd: BorrowedFd<'_>, bytes: usize, access: Access) -> Result<MapFlags, NvmError> {
-    let prot = protection(access);
-    if probe(bytes, prot, SYNC, fd).is_ok() {
-        return Ok(SYNC);
-    }
-    failpoints::io()
-        .and_then(|()| probe(bytes, prot, MapFlags::SHARED, fd))
-        .map_err(|e| not_mapped(fd, bytes, access, e))?;
-    Ok(MapFlags::SHARED)
+    let (address, flags) = map_anywhere(fd, bytes, access)?;
+    // SAFETY: mapped just now, and nobody else's.
+    unsafe { munmap(address, bytes) }.map_err(|e| not_mapped(fd, bytes, access, e))?;
+    Ok(flags)
 }
 
-/// Maps the file anywhere and unmaps it, to learn whether that works.
-fn probe(
-    bytes: usize,
-    prot: ProtFlags,
-    flags: MapFlags,
+/// Maps a file from its begin where the kernel chooses, in step with its metadata if it can be; gives the flags with which it can.
+fn map_anywhere(
     fd: BorrowedFd<'_>,
-) -> rustix::io::Result<()> {
-    // SAFETY: a new mapping at an address the kernel chooses, never accessed, and
-    // unmapped at once.
-    unsafe {
-        let address = mmap(ptr::null_mut(), bytes, prot, flags, fd, 0)?;
-        munmap(address, bytes)
+    bytes: usize,
+    access: Access,
+) -> Result<(*mut c_void, MapFlags), NvmError> {
+    let map = |flags| {
+        // SAFETY: a new mapping at an address the kernel chooses disturbs nothing.
+        unsafe { mmap(ptr::null_mut(), bytes, protection(access), flags, fd, 0) }
+    };
+    if let Ok(address) = map(SYNC) {
+        return Ok((address, SYNC));
     }
+    let address = failpoints::io().and_then(|()| map(MapFlags::SHARED));
+    let address = address.map_err(|e| not_mapped(fd, bytes, access, e))?;
+    Ok((address, MapFlags::SHARED))
 }
 
 /// Checks that a file is long enough; gives the device that it lies on, and the one that it is.

@@ -5,7 +5,7 @@ use crate::lease::LeaseMode;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of this protocol; client and daemon must agree.
-pub const PROTO_VERSION: u32 = 18;
+pub const PROTO_VERSION: u32 = 19;
 /// Most bytes of one encoded message.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Most descriptors that one reply carries.
@@ -56,7 +56,8 @@ impl LeaseRequestMode {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
     /// First message: become a client. Answered by [`Reply::Attached`] with the
-    /// descriptors of log, daemon page, client page, and of the log in NVM of a buffered client, in this order.
+    /// descriptors of log, daemon page, client page, of the log in NVM of a buffered client, and, read-only, of as many segments
+    /// as there is space for, in this order.
     Attach {
         /// [`PROTO_VERSION`].
         version: u32,
@@ -319,6 +320,8 @@ pub struct Attached {
     pub ring_bytes: u64,
     /// Number of NVM segments.
     pub segments: u32,
+    /// Bytes of each of the first ones, whose descriptors come with this; for the others there is [`Request::Segments`].
+    pub first_segments: Vec<u64>,
     /// Bytes of all segments together.
     pub nvm_bytes: u64,
     /// Stolen blocks are linked in place: client and daemon are the same user.

@@ -8,7 +8,7 @@
 //! still busy.)
 
 use rustix::fs::{AtFlags, StatxFlags, fgetxattr, statx};
-use shale_sys::user_directory;
+use shale_sys::{kernel_text, user_directory};
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
@@ -125,7 +125,7 @@ pub fn sockets() -> Vec<PathBuf> {
 /// Whether the table of mounts has the device as a Shale mount. (`statfs` would tell as well,
 /// but asks the daemon.)
 fn is_mounted(device: &str) -> bool {
-    let text = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let text = kernel_text::read("/proc/self/mountinfo").unwrap_or_default();
     text.split(|&b| b == b'\n').any(|line| {
         let mut fields = line.split(|&b| b == b' ');
         fields.nth(2) == Some(device.as_bytes())

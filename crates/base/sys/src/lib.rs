@@ -9,6 +9,7 @@
 //! | [`protect`] | the processor's protection keys |
 //! | [`threads`] | which threads of the process still live, and what its children begin with |
 //! | [`stop_flag`] | how a thread that does something now and then ends |
+//! | [`kernel_text`] | files of `/proc`, read by few calls |
 //! | [`private`] | files that nobody but their owner may open |
 //! | [`file_users`] | who else has a file open |
 //! | [`user_directory`] | where a user keeps what lasts as long as its session |
@@ -25,6 +26,7 @@ pub mod clock;
 pub mod failpoints;
 pub mod file_users;
 pub mod heap;
+pub mod kernel_text;
 mod lone;
 pub mod mutants;
 mod peer_credentials;

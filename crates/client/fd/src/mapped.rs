@@ -9,6 +9,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use parking_lot::Mutex;
+use shale_sys::kernel_text;
 use std::collections::BTreeSet;
 
 /// Ranges that are noted apart; beyond that every buffer counts as mapped.
@@ -87,7 +88,7 @@ pub fn leave_unnoted() {
 /// Notes what of a mount's files this process has mapped already, its own program for one. `false`: the kernel does not
 /// say, and there may be some.
 pub fn note_present(mount: u32, device: u64) -> bool {
-    let Ok(text) = std::fs::read_to_string("/proc/self/maps") else {
+    let Ok(text) = kernel_text::read_string("/proc/self/maps") else {
         return !UNNOTED.load(Ordering::Relaxed);
     };
     let wanted = format!("{:02x}:{:02x}", libc::major(device), libc::minor(device));

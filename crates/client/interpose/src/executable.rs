@@ -6,6 +6,7 @@
 
 use crate::rewrite::{library, scan};
 use crate::site;
+use shale_sys::kernel_text;
 
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 const SYSENTER: [u8; 2] = [0x0f, 0x34];
@@ -22,7 +23,7 @@ struct Mapping<'a> {
 
 /// See the module.
 pub fn every_call_comes_by_here() -> bool {
-    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else {
+    let Ok(maps) = kernel_text::read_string("/proc/self/maps") else {
         return false;
     };
     let known = known_code();

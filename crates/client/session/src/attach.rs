@@ -27,6 +27,7 @@ use shale_proto::shared_pages::{client_page, daemon_page};
 use shale_proto::{Channel, Reply, Request};
 use shale_sys::clock::Clock;
 use shale_volume::View;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Attaches to the daemon behind `channel`, with maps made as `maps` says. `recent`: requests that were done before a crash (empty for a
@@ -73,7 +74,8 @@ pub fn attach(
         .buffered
         .then(|| map(&slowed(&maps.log), log_bytes, Access::ReadWrite))
         .transpose()?;
-    let nvm = map_segments(channel.as_ref(), &attached, &slowed(&maps.nvm))?;
+    let first = fds.collect();
+    let nvm = map_segments(channel.as_ref(), &attached, first, &slowed(&maps.nvm))?;
     let nvm = Arc::new(nvm);
     let given = Given {
         channel,
@@ -176,8 +178,15 @@ fn services(
     })
 }
 
-fn map_segments(channel: &dyn Channel, attached: &Attached, options: &MapOptions) -> Result<Map> {
+/// Maps the segments, of which `first` are there.
+fn map_segments(
+    channel: &dyn Channel,
+    attached: &Attached,
+    first: Vec<OwnedFd>,
+    options: &MapOptions,
+) -> Result<Map> {
     let mut pieces = Vec::new();
+    add_segments(&mut pieces, first, &attached.first_segments)?;
     while pieces.len() < attached.segments as usize {
         let ask = Request::Segments {
             first: pieces.len() as u32,
@@ -186,17 +195,24 @@ fn map_segments(channel: &dyn Channel, attached: &Attached, options: &MapOptions
         let Reply::Segments { bytes, .. } = reply else {
             return Err(refusal(&reply));
         };
-        if bytes.is_empty() || fds.len() > bytes.len() {
+        if bytes.is_empty() {
             return Err(Errno::PROTO);
         }
-        if fds.len() < bytes.len() {
-            return Err(Errno::MFILE);
-        }
-        pieces.extend(fds.into_iter().zip(bytes).map(|(fd, b)| Piece {
-            fd,
-            bytes: b as usize,
-        }));
+        add_segments(&mut pieces, fds, &bytes)?;
     }
     let map = options.open(pieces, Access::ReadOnly);
     map.map_err(|e| device(&e))
+}
+
+fn add_segments(pieces: &mut Vec<Piece>, fds: Vec<OwnedFd>, bytes: &[u64]) -> Result<()> {
+    match fds.len() {
+        given if given > bytes.len() => return Err(Errno::PROTO),
+        // The kernel leaves out what this process has no numbers for.
+        given if given < bytes.len() => return Err(Errno::MFILE),
+        _ => {}
+    }
+    let lengths = bytes.iter().map(|&bytes| bytes as usize);
+    let with_lengths = fds.into_iter().zip(lengths);
+    pieces.extend(with_lengths.map(|(fd, bytes)| Piece { fd, bytes }));
+    Ok(())
 }

@@ -102,7 +102,7 @@ impl FileUsers {
     /// or it has ended. Long, if there may be some that is not known of, since a process before this one served (`inherited`).
     pub(super) fn others(&self, pid: i32, inherited: bool) -> Option<Duration> {
         let others = self.threads.iter();
-        let others = others.filter(|u| !is_thread(u.tid, pid) && lives(u.tid));
+        let others = others.filter(|u| lives(u.tid) && !is_thread(u.tid, pid));
         let last = others.map(|u| u.at).chain(self.more).max();
         let unknown = inherited && !self.is_new;
         last.map(|at| at.elapsed())

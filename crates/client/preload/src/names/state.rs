@@ -15,6 +15,7 @@ use shale_interpose::inside::READY;
 use shale_interpose::raw::{self, nr};
 use shale_interpose::thread::Thread;
 use shale_libfs::Errno;
+use shale_sys::kernel_text;
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -50,6 +51,8 @@ static SERVED: AtomicU64 = AtomicU64::new(0);
 static SERVED_NS: AtomicU64 = AtomicU64::new(0);
 static TIMES_AWAY: AtomicU32 = AtomicU32::new(0);
 
+/// The kernel's table of mounts.
+const TABLE: &str = "/proc/self/mountinfo";
 /// Why names are the kernel's in many programs.
 const NOT_ALL_CALLS: &str = "not all system calls of the program come by here";
 
@@ -283,9 +286,11 @@ impl Named {
     /// Why there can be none, ever; `None`: there is none now, or the path lies elsewhere.
     fn find(dir: i32, path: &[u8]) -> Result<Self, Option<&'static str>> {
         LOOKED_NS.store(clock::now_ns(), Ordering::Relaxed);
-        let status = std::fs::read_to_string("/proc/self/status").map_err(|_| None)?;
+        let status = kernel_text::read_string("/proc/self/status").map_err(|_| None)?;
         user::find(&status)?;
-        let table = read_table().ok_or(None)?;
+        // Opened before it is read: the kernel says of this file whether the table has changed since.
+        let file = std::fs::File::open(TABLE).map_err(|_| None)?;
+        let table = kernel_text::rest_of(&file).map_err(|_| None)?;
         let path = absolute(dir, path).ok_or(None)?;
         let mut lines = lines_of(&table);
         let line = lines.find(|line| line.is_shale && line.is_plain && line.holds(&path));
@@ -293,7 +298,6 @@ impl Named {
         if !executable::every_call_comes_by_here() {
             return Err(Some(NOT_ALL_CALLS));
         }
-        let file = std::fs::File::open("/proc/self/mountinfo").map_err(|_| None)?;
         Self::of(&line, shale_fd::own::hide(file.into()))
             .filter(|named| named.is_alone_in(&table))
             .ok_or(None)
@@ -363,7 +367,7 @@ fn absolute(dir: i32, path: &[u8]) -> Option<Vec<u8>> {
 }
 
 fn read_table() -> Option<Vec<u8>> {
-    std::fs::read("/proc/self/mountinfo").ok()
+    kernel_text::read(TABLE).ok()
 }
 
 /// One line of the table of mounts.

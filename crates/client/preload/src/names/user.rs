@@ -7,6 +7,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use rustix::fs::RawDir;
 use shale_interpose::raw::{self, nr};
 use shale_libfs::{Caller, Session};
+use shale_sys::kernel_text;
 
 /// Mode bits to take away from what is made.
 static UMASK: AtomicU32 = AtomicU32::new(0);
@@ -87,7 +88,7 @@ fn has_all_groups(known: &'static [u32]) -> bool {
 /// # Errors
 /// Why names are not served; `None`: it is not known.
 pub fn find(status: &str) -> Result<(), Option<&'static str>> {
-    let map = std::fs::read_to_string("/proc/self/uid_map").map_err(|_| None)?;
+    let map = kernel_text::read_string("/proc/self/uid_map").map_err(|_| None)?;
     if !map.split_whitespace().eq(ALL_USERS) {
         return Err(Some("the process is in a user namespace"));
     }
@@ -97,7 +98,8 @@ pub fn find(status: &str) -> Result<(), Option<&'static str>> {
     // Each thread has its own (credentials(7)): one may have become somebody else before names were looked at.
     for tid in threads().ok_or(None)? {
         // A thread that has ended has none.
-        if let Ok(status) = std::fs::read_to_string(format!("/proc/self/task/{tid}/status"))
+        if tid as u32 != std::process::id()
+            && let Ok(status) = kernel_text::read_string(format!("/proc/self/task/{tid}/status"))
             && (ids(&status), further_groups(&status)) != (Some((uid, gid)), Some(groups.clone()))
         {
             return Err(Some("threads of the process are different users"));

@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Made present at a time.
 const STEP_BYTES: u64 = 512 << 10;
+/// The first time: many programs write no more.
+const FIRST_BYTES: u64 = 128 << 10;
 /// The next step is made when this much or less is left of the last one. It may be less than
 /// what many threads write in the time that takes: then they fault, as they would.
 const AHEAD_BYTES: u64 = 64 << 10;
@@ -50,7 +52,11 @@ impl Prefault {
     #[cold]
     fn step(&self, from: u64) {
         let place = from % self.ring_bytes;
-        let bytes = STEP_BYTES.min(self.all - from).min(self.ring_bytes - place);
+        let step = match from == self.all - self.ring_bytes {
+            true => FIRST_BYTES,
+            false => STEP_BYTES,
+        };
+        let bytes = step.min(self.all - from).min(self.ring_bytes - place);
         let mine =
             self.upto
                 .compare_exchange(from, from + bytes, Ordering::Relaxed, Ordering::Relaxed);
@@ -75,15 +81,18 @@ mod tests {
     fn one_turn_is_made_present_step_by_step() {
         let ring: u64 = 4 << 20;
         let map = Arc::new(Map::anonymous(RING_AT + ring as usize).unwrap());
-        let start = ring - STEP_BYTES / 2;
+        let start = ring - FIRST_BYTES / 2;
         let present = Prefault::new(map.clone(), start, ring);
         assert_eq!(in_memory(&map), 0);
         present.look_ahead(start);
-        assert_eq!(in_memory(&map), STEP_BYTES / 2, "up to the ring's end");
-        present.look_ahead(start + AHEAD_BYTES);
-        assert_eq!(in_memory(&map), STEP_BYTES / 2, "enough for now");
-        present.look_ahead(start + STEP_BYTES / 2 - AHEAD_BYTES);
-        assert_eq!(in_memory(&map), STEP_BYTES * 3 / 2);
+        assert_eq!(in_memory(&map), FIRST_BYTES / 2, "up to the ring's end");
+        present.look_ahead(start + FIRST_BYTES / 2 - AHEAD_BYTES);
+        let present_now = FIRST_BYTES / 2 + STEP_BYTES;
+        assert_eq!(in_memory(&map), present_now);
+        present.look_ahead(start + present_now - AHEAD_BYTES - 1);
+        assert_eq!(in_memory(&map), present_now, "enough for now");
+        present.look_ahead(start + present_now - AHEAD_BYTES);
+        assert_eq!(in_memory(&map), present_now + STEP_BYTES);
         for at in (start..start + 3 * ring).step_by(4096) {
             present.look_ahead(at);
         }

@@ -20,6 +20,7 @@ use shale_format::log::TAIL_AT;
 use shale_format::{Durability, LogPos};
 use shale_oplog::LogReader;
 use shale_proto::shared_pages::state;
+use shale_sys::kernel_text;
 use std::collections::HashMap;
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
@@ -240,7 +241,7 @@ impl Client {
 
 /// Name of a process as the kernel has it, for people to read; nothing if it is gone.
 pub fn process_name(pid: i32) -> String {
-    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = kernel_text::read_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     let shown = |c: char| if c.is_control() { '?' } else { c };
     name.trim_end().chars().map(shown).collect()
 }

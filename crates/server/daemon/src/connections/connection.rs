@@ -261,13 +261,22 @@ impl Connection {
             .services
             .attach
             .attach(&self.requester, version, wanted)?;
-        let fds = self.descriptors(&client);
+        // On an error below it is in place, and goes with the connection.
+        let client = slot.insert(client);
+        let handed_out = || {
+            let mut fds = self.descriptors(client)?;
+            let (bytes, first) = self.some_segments(0, DESCRIPTORS_MAX - fds.len())?;
+            fds.extend(first);
+            Ok((bytes, fds))
+        };
+        let (first_segments, fds) = handed_out().map_err(|e: DaemonError| failed(&e))?;
         let judged = !client.trusted() && !client.person.is_root();
         let attached = Attached {
             client: client.id,
             slot: client.slot,
             ring_bytes: client.ring_bytes,
             segments: self.services.map.pieces().len() as u32,
+            first_segments,
             nvm_bytes: self.services.map.bytes() as u64,
             may_steal: client.may_steal,
             durability: client.policy as u8,
@@ -284,9 +293,7 @@ impl Connection {
             open_token: client.open_token,
             groups: judged.then(|| client.person.groups_at_recovery()),
         };
-        *slot = Some(client);
-        // On an error the client is in place and goes with the connection.
-        Ok((Reply::Attached(attached), fds.map_err(|e| failed(&e))?))
+        Ok((Reply::Attached(attached), fds))
     }
 
     fn descriptors(&self, client: &Client) -> Result<Vec<OwnedFd>, DaemonError> {
@@ -308,15 +315,21 @@ impl Connection {
     }
 
     fn segments(&self, first: u32) -> Result<Answer, Refusal> {
-        let map = &self.services.map;
-        let mut bytes = Vec::new();
-        let mut fds = Vec::new();
-        let wanted = map.pieces().enumerate().skip(first as usize);
-        for (n, (_, length)) in wanted.take(DESCRIPTORS_MAX) {
-            fds.push(map.read_only_fd(n).map_err(|e| failed(&e.into()))?);
-            bytes.push(length as u64);
-        }
+        let some = self.some_segments(first as usize, DESCRIPTORS_MAX);
+        let (bytes, fds) = some.map_err(|e| failed(&e))?;
         Ok((Reply::Segments { first, bytes }, fds))
+    }
+
+    /// Bytes and descriptors of at most `most` segments from `first` on.
+    fn some_segments(
+        &self,
+        first: usize,
+        most: usize,
+    ) -> Result<(Vec<u64>, Vec<OwnedFd>), DaemonError> {
+        let map = &self.services.map;
+        let wanted = map.pieces().enumerate().skip(first).take(most);
+        let given = wanted.map(|(n, (_, length))| Ok((length as u64, map.read_only_fd(n)?)));
+        given.collect()
     }
 
     fn grant_inodes(&self, client: &Arc<Client>, parent: u64, runs: u32) -> Result<Reply, Refusal> {
