@@ -205,7 +205,7 @@ fn line() -> String {
 }
 
 /// Calls as the report names them.
-const NAMES: [(u32, &str); 80] = [
+const NAMES: [(u32, &str); 82] = [
     (nr::GETDENTS64, "getdents64"),
     (nr::OPEN, "open"),
     (nr::CREAT, "creat"),
@@ -251,6 +251,8 @@ const NAMES: [(u32, &str); 80] = [
     (nr::LREMOVEXATTR, "lremovexattr"),
     (nr::FREMOVEXATTR, "fremovexattr"),
     (nr::FADVISE, "fadvise64"),
+    (nr::STATFS, "statfs"),
+    (nr::FSTATFS, "fstatfs"),
     (nr::MMAP, "mmap"),
     (nr::READ, "read"),
     (nr::WRITE, "write"),

@@ -7,7 +7,7 @@ use crate::names::kernel::asks_about_itself;
 use crate::names::mapping;
 use crate::names::open::{keeps_open, placeholder_of};
 use crate::names::paths::{fail, given, set_times};
-use crate::names::{place, user, xattrs};
+use crate::names::{place, state, user, xattrs};
 use core::sync::atomic::Ordering;
 use shale_fd::description::{self, OffsetGuard, mode};
 use shale_fd::limits;
@@ -20,12 +20,13 @@ use shale_interpose::thread;
 use shale_libfs::{Errno, SetAttr};
 
 /// Numbers of these calls, but for those that are looked at anyway.
-pub const CALLS: [u32; 5] = [
+pub const CALLS: [u32; 6] = [
     nr::FCHMOD,
     nr::FCHOWN,
     nr::UTIMENSAT,
     nr::FADVISE,
     nr::GETDENTS64,
+    nr::FSTATFS,
 ];
 
 /// Serves such a call; `None`: it is about no placeholder, or needs the kernel's file.
@@ -39,6 +40,7 @@ pub fn serve(number: u32, args: &Args) -> Option<i64> {
     let index = placeholder_of(fd)?;
     let result = match number {
         nr::NEWFSTATAT => stat(index, args),
+        nr::FSTATFS => state::known().map(|named| named.statfs(args[1])),
         _ if description::get(index).is_path_only() => None,
         nr::MMAP => mapping::map(index, args),
         nr::FCHMOD => set(index, |set| set.mode = Some(args[1] as u32)),

@@ -106,7 +106,7 @@ const ENDING: [u32; 23] = [
 const CHANGING: [u32; 3] = [nr::CHDIR, nr::FCHDIR, nr::UMASK];
 
 /// Calls about paths that are not served, but can name a descriptor.
-pub const BY_PATH: [u32; 3] = [nr::STATFS, nr::EXECVE, nr::MKNOD];
+pub const BY_PATH: [u32; 2] = [nr::EXECVE, nr::MKNOD];
 
 /// Numbers of all calls that are looked at while names are served, besides those that always are.
 pub fn calls() -> impl Iterator<Item = u32> {

@@ -14,7 +14,7 @@ use shale_interpose::raw::{self, Args, nr};
 use shale_libfs::{Errno, SetTime, Timestamp, Tree};
 
 /// Numbers of the calls that are served here.
-pub const CALLS: [u32; 28] = [
+pub const CALLS: [u32; 29] = [
     nr::STAT,
     nr::LSTAT,
     nr::NEWFSTATAT,
@@ -43,6 +43,7 @@ pub const CALLS: [u32; 28] = [
     nr::FCHOWNAT,
     nr::UTIMENSAT,
     nr::TRUNCATE,
+    nr::STATFS,
 ];
 
 const HERE: i32 = libc::AT_FDCWD;
@@ -78,6 +79,7 @@ enum Act {
     Chown { uid: u32, gid: u32, follow: bool },
     Times { times: u64, follow: bool },
     Truncate { size: i64 },
+    Statfs { into: u64 },
     Attribute { asked: xattrs::Asked, follow: bool },
 }
 
@@ -166,6 +168,7 @@ fn of_one(number: u32, a: &Args) -> Option<(i32, u64, Act)> {
             (dir, a[1], Act::Times { times, follow })
         }
         nr::TRUNCATE => (HERE, a[0], Act::Truncate { size: a[1] as i64 }),
+        nr::STATFS => (HERE, a[0], Act::Statfs { into: a[1] }),
         _ if xattrs::CALLS.contains(&number) => {
             let (asked, follow) = (xattrs::Asked::of(number, a)?, xattrs::follows(number));
             (HERE, a[0], Act::Attribute { asked, follow })
@@ -236,6 +239,7 @@ impl Act {
                 Some(Ok(limits::exceeded()))
             }
             Self::Truncate { size } => nothing(tree.truncate(path, size as u64)),
+            Self::Statfs { into } => Some(attr(&tree, path, true).map(|_| named.statfs(into))),
             Self::Attribute { asked, follow } => {
                 let tree = &tree;
                 asked.done(&xattrs::Of::Path { tree, path, follow })

@@ -236,6 +236,14 @@ impl Named {
         }
     }
 
+    /// `fstatfs` of the mount's root: what the kernel says of the mount, it says of all of its files.
+    pub fn statfs(&self, into: u64) -> i64 {
+        let root = self.placeholder.as_raw_fd();
+        let args = [root as u64, into, 0, 0, 0, 0];
+        // SAFETY: the program's own call, but for the file that it names.
+        unsafe { raw::syscall(nr::FSTATFS, &args) }
+    }
+
     /// The result of a call that failed. `None`: the kernel makes it.
     pub fn failed(&self, client: &'static Client, number: u32, e: Errno) -> Option<i64> {
         let why = match e {

@@ -38,7 +38,14 @@ fn every_call_about_names_says_what_the_mount_says() {
         assert!(report.contains(why), "{why}: {report}");
     }
     let fast = &report_of(&m.beside("report"), "names")["fast"];
-    for call in ["setxattr", "getxattr", "listxattr", "fremovexattr"] {
+    for call in [
+        "setxattr",
+        "getxattr",
+        "listxattr",
+        "fremovexattr",
+        "statfs",
+        "fstatfs",
+    ] {
         assert!(fast[call].as_u64() > Some(0), "{call}: {report}");
     }
     // And it is in the volume, for everybody.

@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
@@ -664,6 +665,38 @@ static void extended(void) {
 }
 
 // Private mappings.
+// What the mount says of its space, by path and by descriptor. (How much is free differs by what was logged.)
+static void about(const char *what, int failed, const struct statfs *s) {
+    if (failed)
+        printf("%s: %s\n", what, strerror(errno));
+    else
+        printf("%s: type %lx block %ld fragment %ld names %ld flags %lx number %x.%x; %d %d\n", what, (long)s->f_type, (long)s->f_bsize,
+               (long)s->f_frsize, (long)s->f_namelen, (long)s->f_flags, s->f_fsid.__val[0], s->f_fsid.__val[1],
+               s->f_blocks > 0 && s->f_bfree <= s->f_blocks, s->f_files > 0 && s->f_ffree <= s->f_files);
+}
+
+static void space(void) {
+    struct statfs s;
+    const char *paths[] = {".", "with-space", "to-space", "to-nowhere", "missing", "with-space/below", "/proc/self"};
+    int fd = open("with-space", O_CREAT | O_RDWR, 0600);
+    SAY(symlink("with-space", "to-space"));
+    SAY(symlink("nowhere", "to-nowhere"));
+    for (unsigned i = 0; i < sizeof paths / sizeof *paths; i++)
+        about(paths[i], statfs(paths[i], &s), &s);
+    about("bad pointer", statfs("with-space", (struct statfs *)8), &s);
+    about("open", fstatfs(fd, &s), &s);
+    about("bad pointer, open", fstatfs(fd, (struct statfs *)8), &s);
+    SAY(write(fd, "still open", 10));
+    int dir = open(".", O_RDONLY | O_DIRECTORY), path = open("with-space", O_PATH);
+    about("directory", fstatfs(dir, &s), &s);
+    about("by its name only", fstatfs(path, &s), &s);
+    close(fd), close(dir), close(path);
+    about("closed", fstatfs(fd, &s), &s);
+    SAY(unlink("with-space"));
+    SAY(unlink("to-space"));
+    SAY(unlink("to-nowhere"));
+}
+
 static void mappings(void) {
     int fd;
     struct stat s;
@@ -736,6 +769,7 @@ int main(int, char **arguments) {
     list(".");
     by_name_only(dir);
     extended();
+    space();
     mappings();
     list(".");
     return 0;
