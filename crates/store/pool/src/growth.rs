@@ -25,6 +25,7 @@ use std::sync::Arc;
 use tier::{OldTier, superblock_at, write_first};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
+const NO_NVM: &str = "the volume has no NVM, and its memory tier stays as mkfs made it";
 
 /// What growing did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -61,9 +62,7 @@ pub fn grow_nvm(path: &Path, bytes: u64, reached: &dyn Fn(&'static str)) -> Resu
         why,
     };
     if file.is_staged() {
-        return Err(refused(
-            "the volume has no NVM, and its memory tier stays as mkfs made it".to_owned(),
-        ));
+        return Err(refused(NO_NVM.to_owned()));
     }
     let dir = file.nvm_dir().to_path_buf();
     let _lock = NvmLock::take(&dir)?;
@@ -104,6 +103,28 @@ pub fn grow_nvm(path: &Path, bytes: u64, reached: &dyn Fn(&'static str)) -> Resu
         to_bytes: bytes,
         segments: segment_sizes(bytes).len(),
     })
+}
+
+/// What [`grow_nvm`] would refuse, as far as that can be seen while the volume is in use.
+///
+/// # Errors
+/// As there.
+pub fn may_grow(path: &Path, bytes: u64) -> Result<()> {
+    let file = VolumeFile::load(path)?;
+    let bytes = bytes / BLOCK * BLOCK;
+    let refused = |why: String| PoolError::Refused {
+        path: path.to_path_buf(),
+        why,
+    };
+    if file.is_staged() {
+        return Err(refused(NO_NVM.to_owned()));
+    }
+    let dir = file.nvm_dir();
+    let map = open_nvm(dir, file.nvm_bytes(), &MapOptions::new())?;
+    let superblock = superblock_at(&map, SUPER_BLOCK)?;
+    file.check_superblock(&superblock)?;
+    tier::grown(&superblock, bytes).map_err(refused)?;
+    check_space(dir, bytes - file.nvm_bytes())
 }
 
 /// The tier as it is, if it is that of this volume.

@@ -4,12 +4,14 @@
 //! | --- | --- |
 //! | [`failure`] | how a verb fails: what, why, what to do, and the exit code |
 //! | [`terminal`] | what goes to the user |
+//! | [`holders`] | who uses a file system |
 //! | [`mount_table`] | the kernel's table of mounts |
 //! | [`process`] | processes by number and time of start |
 //! | [`user`] | users by name or number |
 #![forbid(unsafe_code)]
 
 pub mod failure;
+pub mod holders;
 pub mod mount_table;
 pub mod process;
 pub mod terminal;

@@ -3,7 +3,7 @@
 use crate::failure::{Failure, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -35,6 +35,23 @@ impl Process {
     /// Whether it has not ended.
     pub fn lives(&self) -> bool {
         self.started != 0 && started(self.pid) == Some(self.started)
+    }
+
+    /// Kills it, if it lives.
+    ///
+    /// # Errors
+    /// This user may not.
+    pub fn kill(&self) -> Result<()> {
+        let Some(descriptor) = opened(self.pid)?.filter(|_| self.lives()) else {
+            return Ok(());
+        };
+        match pidfd_send_signal(&descriptor, Signal::KILL) {
+            Ok(()) | Err(Errno::SRCH) => Ok(()),
+            Err(e) => Err(Failure::new(format!(
+                "process {}: cannot kill it: {e}",
+                self.pid
+            ))),
+        }
     }
 
     /// Waits until it has ended, at most `limit`. Tells whether it has.

@@ -54,35 +54,12 @@ impl OldTier {
     /// Its superblock when it has `bytes` bytes.
     ///
     /// # Errors
-    /// It cannot grow, or not to this size; the sentence says why, and what is least.
+    /// As [`grown`].
     pub fn superblock_of(&self, bytes: u64) -> std::result::Result<Superblock, String> {
-        let (was, blocks) = (self.superblock.tier[0].blocks, bytes / BLOCK);
-        if !self.superblock.has_device_table() {
-            let why = "the volume was made up to 22 November 2026, without a device table: its NVM stays as it is";
-            return Err(why.to_owned());
-        }
-        if blocks > TIER_BLOCKS_MAX {
-            return Err(format!("NVM has {} bytes at most", TIER_BLOCKS_MAX * BLOCK));
-        }
-        if blocks < was + behind(blocks) {
-            let least = was + behind(was + behind(was));
-            return Err(format!(
-                "NVM has {} bytes, and {} are the least that it can grow to; it does not shrink",
-                was * BLOCK,
-                least * BLOCK
-            ));
-        }
-        let mut new = self.superblock;
-        new.tier[0].blocks = blocks;
-        new.tier[0].device[0].blocks = blocks;
-        new.incompatible |= NVM_GROWN;
-        new.bitmap_blocks = bitmap::blocks_for(blocks);
-        new.bitmap_block = blocks - behind(blocks);
-        new.generation += 1;
-        Ok(new)
+        grown(&self.superblock, bytes)
     }
 
-    /// Has it take all of `map`, at the beginning of which it lies. `new`: what [`Self::superblock_of`] gave for that.
+    /// Has it take all of `map`, at the beginning of which it lies. `new`: what [`grown`] gave for that.
     ///
     /// # Errors
     /// The medium fails.
@@ -126,6 +103,37 @@ impl OldTier {
         set(new.data().end..new.bitmap_blocks * BITS_PER_BLOCK);
         words
     }
+}
+
+/// A superblock when its NVM has `bytes` bytes.
+///
+/// # Errors
+/// It cannot grow, or not to this size; the sentence says why, and what is least.
+pub fn grown(superblock: &Superblock, bytes: u64) -> std::result::Result<Superblock, String> {
+    let (was, blocks) = (superblock.tier[0].blocks, bytes / BLOCK);
+    if !superblock.has_device_table() {
+        let why = "the volume was made up to 22 November 2026, without a device table: its NVM stays as it is";
+        return Err(why.to_owned());
+    }
+    if blocks > TIER_BLOCKS_MAX {
+        return Err(format!("NVM has {} bytes at most", TIER_BLOCKS_MAX * BLOCK));
+    }
+    if blocks < was + behind(blocks) {
+        let least = was + behind(was + behind(was));
+        return Err(format!(
+            "NVM has {} bytes, and {} are the least that it can grow to; it does not shrink",
+            was * BLOCK,
+            least * BLOCK
+        ));
+    }
+    let mut new = *superblock;
+    new.tier[0].blocks = blocks;
+    new.tier[0].device[0].blocks = blocks;
+    new.incompatible |= NVM_GROWN;
+    new.bitmap_blocks = bitmap::blocks_for(blocks);
+    new.bitmap_block = blocks - behind(blocks);
+    new.generation += 1;
+    Ok(new)
 }
 
 /// Blocks at the end of a tier of so many that has grown: bitmap, device table, second superblock.

@@ -5,14 +5,15 @@ use crate::control::ask;
 use crate::control::orders::{DeviceOrder, Order};
 use crate::failure::{Failure, Result};
 use crate::mounts::state::StateDir;
+use crate::service::between;
 use crate::terminal::{Waiting, print_json, say};
 use shale_daemon::DeviceReport;
 use shale_format::TierId;
-use shale_pool::Divided;
-use shale_pool::growth::grow_nvm;
+use shale_pool::growth::{grow_nvm, may_grow};
 use shale_pool::nvm_move::move_nvm;
 use shale_pool::volume_file::arguments::{known_model, parse_device, parse_nvm};
 use shale_pool::volume_file::{DeviceFile, NvmEntry, parse_uuid};
+use shale_pool::{Divided, VolumeFile};
 use shale_status::fields::count;
 use shale_sys::size;
 use std::path::{Path, PathBuf};
@@ -69,7 +70,7 @@ Example:
   shale device grow VOLUME.toml --nvm 32G
 
 New segments are made in the NVM directory, or on what is mounted there, and take their space at once. All files \
-stay where they are. Killed, or cut off from power, on the way, the next mount, fsck or grow finishes it or takes \
+stay where they are. While the volume is mounted its calls wait meanwhile: a daemon ends, and the next one has the larger NVM. Killed, or cut off from power, on the way, the next mount, fsck or grow finishes it or takes \
 it back. NVM does not shrink.
 
 An SSD or a disk does not grow: shale device add another one.";
@@ -107,7 +108,7 @@ enum What {
     Evacuate(Evacuate),
     /// Take an empty device out of the volume
     Remove(Remove),
-    /// Have the NVM of a volume grow that is not mounted
+    /// Have the NVM of a volume grow
     Grow(Grow),
     /// Move the NVM of a volume that is not mounted to another directory
     Replace(Replace),
@@ -441,9 +442,18 @@ fn report(args: &Evacuate, device: &Option<DeviceReport>, what: &str) -> Result<
 
 fn grow(args: &Grow) -> Result<()> {
     let waiting = Waiting::start("growing");
-    let grown = grow_nvm(&args.volume, args.nvm, &|_| ());
+    let file = VolumeFile::load(&args.volume).map_err(Failure::of)?;
+    let grow = || grow_nvm(&args.volume, args.nvm, &|_| ());
+    let grown = match between::mount_of(file.nvm_dir()) {
+        None => grow().map_err(Failure::of),
+        Some(mount) => {
+            // Before a daemon ends for it.
+            may_grow(&args.volume, args.nvm).map_err(Failure::of)?;
+            between::between_daemons(&mount, grow)
+        }
+    };
     drop(waiting);
-    let grown = grown.map_err(Failure::of)?;
+    let grown = grown?;
     if args.json {
         return print_json(&grown);
     }

@@ -4,6 +4,7 @@
 //! * `daemon`: owns the volume, and serves clients and the kernel; `kernel_caches` is between the two;
 //! * `metrics`: numbers for Prometheus; `termination`: signals that end a mount in order.
 
+pub mod between;
 pub mod daemon;
 mod deaths;
 pub mod kernel_caches;

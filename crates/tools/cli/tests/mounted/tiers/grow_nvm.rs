@@ -1,6 +1,6 @@
 //! A volume that is full gets more NVM between two mounts, and has all that it had.
 
-use crate::volume::{Volume, can_mount, library, pattern, shale};
+use crate::volume::{SHALE, Volume, can_mount, library, pattern, shale};
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::FileExt;
@@ -47,8 +47,6 @@ fn a_full_volume_of_nvm_alone_grows() {
     }
     let v = Volume::of_nvm("grow-nvm", "64M");
     v.mount();
-    let refused = shale(&["device", "grow", v.file(), "--nvm", "200M"]).failed(1);
-    assert!(refused.contains("in use by another daemon"), "{refused}");
     let few = fill(v.mountpoint(), 0);
     assert!(few >= 30, "{few} files");
     // Killed while it is full: what waits in the log goes on waiting.
@@ -218,6 +216,77 @@ fn a_program_uses_what_has_grown() {
         v.place()
     );
     shale(&["run", "--", "sh", "-c", &script]).ok();
+    v.umount();
+    v.fsck();
+}
+
+/// While it is mounted, and programs write on the mount and in their own logs, a volume grows three times. Nothing is lost, no call fails,
+/// and what is refused ends no daemon.
+#[test]
+fn a_mounted_volume_grows_while_programs_write() {
+    if !can_mount() {
+        return;
+    }
+    let v = Volume::of_nvm("grow-mounted", "64M");
+    v.mount();
+    let daemon = || v.status()["daemon_pid"].as_u64().unwrap();
+    let first = daemon();
+    for (size, why) in [("32M", "does not shrink"), ("900T", "are free there")] {
+        let said = shale(&["device", "grow", v.file(), "--nvm", size]).failed(1);
+        assert!(said.contains(why), "{said}");
+    }
+    assert_eq!(daemon(), first, "what cannot be ends no daemon");
+    let stop = v.dir().join("stop");
+    // Each appends numbers to its own file, and says how far it has come.
+    let script =
+        "n=0; while [ ! -e \"$1\" ]; do n=$((n+1)); echo $n >>\"$2\" || exit 1; done; echo $n";
+    let writer = |file: &str, by: &[&str]| {
+        let mut words = by.to_vec();
+        let file = v.mountpoint().join(file);
+        words.extend(["bash", "-c", script, "writer"]);
+        let mut command = std::process::Command::new(words[0]);
+        command.args(&words[1..]).arg(&stop).arg(&file);
+        command.stdout(std::process::Stdio::piped());
+        command.stderr(std::process::Stdio::piped());
+        command.env("SHALE_PRELOAD", library());
+        (file, command.spawn().unwrap())
+    };
+    let run = [SHALE, "run", "--names=0", "--"];
+    let writers = [writer("on-mount", &[]), writer("by-log", &run)];
+    let mut files = 0;
+    for (size, most) in [("128M", 20), ("192M", 60), ("300M", 120)] {
+        while files < most {
+            fs::write(
+                v.mountpoint().join(format!("f{files}")),
+                pattern(files, MIB),
+            )
+            .unwrap();
+            files += 1;
+        }
+        let said = grow(&v, size);
+        assert!(said.contains("NVM has grown"), "{said}");
+        is_whole(v.mountpoint(), files);
+    }
+    assert_ne!(daemon(), first);
+    fs::write(&stop, "").unwrap();
+    for (file, child) in writers {
+        let done = child.wait_with_output().unwrap();
+        assert!(done.status.success(), "{}: {done:?}", file.display());
+        let last: u64 = String::from_utf8(done.stdout)
+            .unwrap()
+            .trim()
+            .parse()
+            .unwrap();
+        let lines = fs::read_to_string(&file).unwrap();
+        let numbers: Vec<u64> = lines.lines().map(|n| n.parse().unwrap()).collect();
+        assert_eq!(
+            numbers,
+            (1..=last).collect::<Vec<_>>(),
+            "{}",
+            file.display()
+        );
+        assert!(last > 100, "{last}");
+    }
     v.umount();
     v.fsck();
 }

@@ -6,7 +6,7 @@
 //! users' processes are seen by root alone.
 
 use crate::failure::Result;
-use crate::mounts::mount_table::{self, Mount};
+use crate::mount_table::{self, Mount};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use shale_sys::printable;
 use std::collections::BTreeSet;
