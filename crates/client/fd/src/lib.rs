@@ -9,6 +9,7 @@
 //! | [`table`] | which descriptors are ours |
 //! | [`description`] | offset, flags and users of what they are open on, shared by a family of processes |
 //! | [`placeholder`] | files that were opened without the kernel |
+//! | [`locked`] | which files may be locked by this process |
 //! | [`inherited`], [`transfer`] | what children and receivers of messages get |
 //! | [`mapped`] | which files are mapped, and where |
 //! | [`recent`] | inodes that a thread has used recently |
@@ -19,6 +20,7 @@
 pub mod description;
 pub mod inherited;
 pub mod limits;
+pub mod locked;
 pub mod mapped;
 pub mod mounts;
 pub mod own;

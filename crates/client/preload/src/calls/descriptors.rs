@@ -1,9 +1,11 @@
 //! Descriptors that come, go, and are duplicated. The kernel does it; the table follows.
 
 use crate::calls::vectors::{Access, Buffer};
+use crate::names::setting;
 use crate::pays;
 use core::sync::atomic::Ordering;
 use shale_fd::description::{self, Description};
+use shale_fd::locked;
 use shale_fd::placeholder;
 use shale_fd::report;
 use shale_fd::table::{self, Entry};
@@ -167,7 +169,15 @@ pub fn fcntl(index: u32, number: u32, args: &Args) -> i64 {
         command => {
             if LOCKS.contains(&command) {
                 resolve_origin(args[0] as i32, index, args[2]);
-                return lock(description::get(index), args);
+                let d = description::get(index);
+                if may_be_lost(args) {
+                    let ino = d.ino.load(Ordering::Relaxed);
+                    locked::note(ino);
+                    if placeholder::any() {
+                        placeholder::materialise_inode(ino, "it is locked");
+                    }
+                }
+                return lock(d, args);
             }
             report::passed(nr::FCNTL, "leases and the like are the kernel's");
             PASS
@@ -175,9 +185,27 @@ pub fn fcntl(index: u32, number: u32, args: &Args) -> i64 {
     }
 }
 
-/// A command about a lock, which is the kernel's to do; `None`: it is another command.
+/// Whether a command asks for a lock that this process loses when it closes any descriptor of the file, and there may be placeholders.
+fn may_be_lost(args: &Args) -> bool {
+    setting::are_wanted() && [libc::F_SETLK, libc::F_SETLKW].contains(&(args[1] as i32))
+}
+
+/// A command about a lock, which is the kernel's to do; `None`: it is another command, or more has to be done for it.
 pub fn lock_if_asked(d: &Description, args: &Args) -> Option<i64> {
-    LOCKS.contains(&(args[1] as i32)).then(|| lock(d, args))
+    if !LOCKS.contains(&(args[1] as i32)) {
+        return None;
+    }
+    if may_be_lost(args) {
+        if !d.is_placed() {
+            return None;
+        }
+        // Before it is asked whether there may be placeholders: who serves the first name looks afterwards.
+        locked::note(d.ino.load(Ordering::Relaxed));
+        if setting::have_served() {
+            return None;
+        }
+    }
+    Some(lock(d, args))
 }
 
 fn lock(d: &Description, args: &Args) -> i64 {

@@ -11,6 +11,7 @@ use crate::client;
 use crate::names::{place, spawn, state};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use shale_fd::description;
+use shale_fd::locked;
 use shale_fd::mapped;
 use shale_fd::mounts;
 use shale_fd::own;
@@ -92,6 +93,7 @@ fn in_child() {
     mapped::begin_again();
     direct::begin_again();
     placeholder::forget_all();
+    locked::forget_all();
     spawn::begin_again();
     state::begin_again();
     place::begin_again();

@@ -1,6 +1,6 @@
 //! Files and directories that are opened in the process.
 
-use crate::calls::names as opened;
+use crate::calls::{descriptors, names as opened};
 use crate::names::place;
 use crate::names::spawn;
 use crate::names::state::Named;
@@ -8,6 +8,7 @@ use crate::names::user;
 use crate::names::worth::Use;
 use core::sync::atomic::Ordering;
 use shale_fd::description::{self, Description};
+use shale_fd::locked;
 use shale_fd::placeholder::{self, OpenFile, OpenedBy};
 use shale_fd::report;
 use shale_fd::table;
@@ -167,7 +168,17 @@ pub fn open(named: &'static Named, asked: &Asked) -> Option<i64> {
         root: &named.root,
         directory,
     };
-    enter(named, number, open).inspect(|_| report::fast(asked.number))
+    let ino = open.file.ino();
+    let fd = enter(named, number, open)?;
+    // What is new nobody has locked.
+    if !asked.has(libc::O_EXCL) && locked::may_be(ino) {
+        descriptors::close(fd as i32);
+        raw::close(fd as i32);
+        report::passed(asked.number, "it may be locked");
+        return None;
+    }
+    report::fast(asked.number);
+    Some(fd)
 }
 
 /// Whether a file of this mode can be opened by its owner for this access.

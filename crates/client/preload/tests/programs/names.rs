@@ -67,6 +67,31 @@ fn every_call_about_names_says_what_the_mount_says() {
     }
 }
 
+/// Locks.
+#[test]
+fn what_the_kernel_has_to_know_of_files_it_knows() {
+    let Some(m) = Mounted::new() else { return };
+    let program = compiled("reach");
+    let expected = Run::of(&m, &program).arg(m.dir("mount"));
+    let expected = expected.without_library().output();
+    assert!(expected.lines().count() > 15, "{expected}");
+    let report = m.beside("report");
+    let run = named(&m, &program).arg(m.dir("names"));
+    let output = run.env("SHALE_REPORT", &report).output();
+    for (expected, line) in expected.lines().zip(output.lines()) {
+        assert_eq!(line, expected, "{output}");
+    }
+    assert_eq!(output.lines().count(), expected.lines().count());
+    let report = fs::read_to_string(&report).unwrap();
+    for why in [
+        "it may be locked",
+        "descriptors as paths",
+        "descriptors in a",
+    ] {
+        assert!(report.contains(why), "{why}: {report}");
+    }
+}
+
 /// What the last process of a program has reported.
 fn report_of(file: &Path, program: &str) -> serde_json::Value {
     let all = fs::read_to_string(file).unwrap();
