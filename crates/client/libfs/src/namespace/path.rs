@@ -48,6 +48,7 @@ pub struct Tree {
     start: u64,
     mounted: bool,
     takes: bool,
+    kernel_has_start: bool,
 }
 
 impl Tree {
@@ -62,6 +63,7 @@ impl Tree {
             start: Ino::ROOT.0,
             mounted: false,
             takes: true,
+            kernel_has_start: false,
         }
     }
 
@@ -75,6 +77,16 @@ impl Tree {
             start,
             mounted,
             takes,
+            ..self
+        }
+    }
+
+    /// The kernel has the directory too in which paths begin, as a working directory or open. Where that has no name any more, they are
+    /// [`BY_KERNEL`](crate::BY_KERNEL), not `ENOENT`: the kernel knows it still, and what was above it.
+    #[must_use]
+    pub fn with_start_of_kernel(self, kernel_has_start: bool) -> Self {
+        Self {
+            kernel_has_start,
             ..self
         }
     }
@@ -93,6 +105,7 @@ impl Tree {
             start: self.start,
             mounted: self.mounted,
             takes: self.takes,
+            kernel_has_start: self.kernel_has_start,
         }
     }
 

@@ -75,6 +75,8 @@ pub(crate) struct Origin<'o> {
     /// Leases may be asked for. Else what does not lead through a directory that this client has alone is [`BY_KERNEL`]: it can be
     /// answered there, and nobody has to give anything up for it.
     pub takes: bool,
+    /// A path that begins in a directory without a name is [`BY_KERNEL`], which has that directory.
+    pub kernel_has_start: bool,
 }
 
 /// One walk.
@@ -322,7 +324,12 @@ impl<'o, 's> Walk<'o, 's> {
         let state = self.op.read(&node)?;
         if state.orphan && self.from.mounted && dir == self.from.start {
             // The caller gave a number: no name leads elsewhere by now.
-            return Err(Errno::NOENT.into());
+            let gone = if self.from.kernel_has_start {
+                BY_KERNEL
+            } else {
+                Errno::NOENT
+            };
+            return Err(gone.into());
         }
         self.op.live_dir(&state)?;
         may_access(self.op, &state, EXECUTE)?;

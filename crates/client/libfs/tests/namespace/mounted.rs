@@ -70,6 +70,11 @@ fn paths_begin_in_a_directory_and_stay_in_the_tree() {
     let gone = in_b.open(b"late", make, 0o644).map(|_| ());
     assert_eq!(gone, Err(Errno::NOENT));
     assert!(begun.elapsed().as_secs() < 2, "said at once");
+    // Which the kernel has, too, that knows what was above it.
+    let in_b = in_b.with_start_of_kernel(true);
+    let gone = in_b.open(b"late", make, 0o644).map(|_| ());
+    assert_eq!(gone, Err(BY_KERNEL));
+    assert_eq!(found(&in_b, b"."), Err(BY_KERNEL));
 }
 
 /// Leases are moved for what a client does much of; what is asked once the kernel answers, and nobody gives anything up for it.

@@ -46,6 +46,8 @@ pub struct Place<'a> {
     pub path: &'a [u8],
     /// Leases may be asked for there.
     pub takes: bool,
+    /// The kernel has that directory: it is the working directory, or the kernel has opened it.
+    pub is_kernels: bool,
 }
 
 impl Place<'_> {
@@ -72,7 +74,8 @@ impl Place<'_> {
     /// The tree in which the path is to be looked up.
     pub fn tree(&self, session: &Arc<Session>) -> Tree {
         let tree = session.tree(user::caller(session));
-        tree.mounted_at(self.start, self.takes)
+        let tree = tree.mounted_at(self.start, self.takes);
+        tree.with_start_of_kernel(self.is_kernels)
     }
 }
 
@@ -105,6 +108,7 @@ pub fn place<'a>(named: &Named, dir: i32, asked: &'a [u8], what: Use) -> Option<
         known_as,
         path,
         takes,
+        is_kernels: dir == libc::AT_FDCWD || table::get(dir) == Entry::Kernel,
     })
 }
 

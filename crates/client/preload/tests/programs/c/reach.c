@@ -64,10 +64,39 @@ static void locks(void) {
     close(fd);
 }
 
+// A working directory that has no name any more.
+static void nowhere(const char *dir) {
+    struct stat s;
+    int fd;
+    SAY(mkdir("stays", 0755));
+    SAY(mkdir("goes", 0755));
+    SAY(chdir("goes"));
+    SAY(mkdir("in", 0755));
+    SAY(rmdir("in"));
+    SAY(rmdir("../goes"));
+    SAY(stat(".", &s) ? -1 : (long)s.st_nlink);
+    SAY(stat("..", &s));
+    SAY(access("../stays", F_OK));
+    SAY(access("in", F_OK));
+    OPENS(fd, open(".", O_RDONLY | O_DIRECTORY));
+    close(fd);
+    OPENS(fd, open("in", O_CREAT | O_RDWR, 0644));
+    SAY(mkdir("in", 0755));
+    SAY(rmdir("."));
+    SAY(symlink("in", "link"));
+    SAY(chdir("."));
+    SAY(chmod(".", 0700));
+    SAY(stat(".", &s) ? -1 : (long)s.st_mode);
+    SAY(chdir(".."));
+    SAY(access("stays", F_OK));
+    SAY(chdir(dir));
+}
+
 int main(int, char **arguments) {
     umask(022);
     if (chdir(arguments[1]))
         return 1;
     locks();
+    nowhere(arguments[1]);
     return 0;
 }
