@@ -158,9 +158,22 @@ pub mod nr {
     pub const FACCESSAT2: u32 = 439;
     pub const MOUNT_SETATTR: u32 = 442;
     pub const QUOTACTL_FD: u32 = 443;
+    pub const LANDLOCK_ADD_RULE: u32 = 445;
     pub const LANDLOCK_RESTRICT_SELF: u32 = 446;
     pub const CACHESTAT: u32 = 451;
     pub const FCHMODAT2: u32 = 452;
+    pub const SETXATTRAT: u32 = 463;
+    pub const GETXATTRAT: u32 = 464;
+    pub const LISTXATTRAT: u32 = 465;
+    pub const REMOVEXATTRAT: u32 = 466;
+    pub const OPEN_TREE_ATTR: u32 = 467;
+    pub const FILE_GETATTR: u32 = 468;
+    pub const FILE_SETATTR: u32 = 469;
+    pub const FSCONFIG: u32 = 431;
+    pub const FSPICK: u32 = 433;
+    pub const BIND: u32 = 49;
+    pub const CONNECT: u32 = 42;
+    pub const INOTIFY_ADD_WATCH: u32 = 254;
 }
 
 /// Numbers below this have an entry in tables by number.

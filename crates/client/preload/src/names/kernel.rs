@@ -12,7 +12,7 @@ use shale_interpose::thread;
 use shale_libfs::prepare_thread;
 
 /// Calls with descriptors among their arguments that are not served: which arguments these are.
-const WITH_DESCRIPTORS: [(u32, &[usize]); 47] = [
+const WITH_DESCRIPTORS: [(u32, &[usize]); 54] = [
     (nr::MMAP, &[4]),
     (nr::SENDFILE, &[0, 1]),
     (nr::SPLICE, &[0, 2]),
@@ -60,10 +60,17 @@ const WITH_DESCRIPTORS: [(u32, &[usize]); 47] = [
     (nr::FACCESSAT, &[0]),
     (nr::FACCESSAT2, &[0]),
     (nr::UTIMENSAT, &[0]),
+    (nr::FSPICK, &[0]),
+    (nr::SETXATTRAT, &[0]),
+    (nr::GETXATTRAT, &[0]),
+    (nr::LISTXATTRAT, &[0]),
+    (nr::REMOVEXATTRAT, &[0]),
+    (nr::FILE_GETATTR, &[0]),
+    (nr::FILE_SETATTR, &[0]),
 ];
 
 /// Calls with lists of descriptors, or with descriptors that are named elsewhere: they are looked through, or all placeholders are materialised.
-const WITH_LISTS: [u32; 9] = [
+const WITH_LISTS: [u32; 12] = [
     nr::POLL,
     nr::PPOLL,
     nr::SELECT,
@@ -73,10 +80,13 @@ const WITH_LISTS: [u32; 9] = [
     nr::IO_URING_ENTER,
     nr::IO_URING_REGISTER,
     nr::PIDFD_GETFD,
+    nr::KCMP,
+    nr::FSCONFIG,
+    nr::LANDLOCK_ADD_RULE,
 ];
 
 /// Calls after which names are not what they were to this process: users, rights, roots, and what is mounted.
-const ENDING: [u32; 23] = [
+const ENDING: [u32; 24] = [
     nr::SETUID,
     nr::SETGID,
     nr::SETREUID,
@@ -94,6 +104,7 @@ const ENDING: [u32; 23] = [
     nr::MOVE_MOUNT,
     nr::FSMOUNT,
     nr::OPEN_TREE,
+    nr::OPEN_TREE_ATTR,
     nr::MOUNT_SETATTR,
     nr::SETNS,
     nr::UNSHARE,
@@ -108,6 +119,14 @@ const CHANGING: [u32; 3] = [nr::CHDIR, nr::FCHDIR, nr::UMASK];
 /// Calls about paths that are not served, but can name a descriptor.
 pub const BY_PATH: [u32; 2] = [nr::EXECVE, nr::MKNOD];
 
+/// The same of sockets and watches, whose path is another argument than the first.
+pub const BY_OTHER_PATH: [u32; 4] = [
+    nr::BIND,
+    nr::CONNECT,
+    nr::INOTIFY_ADD_WATCH,
+    nr::FANOTIFY_MARK,
+];
+
 /// Numbers of all calls that are looked at while names are served, besides those that always are.
 pub fn calls() -> impl Iterator<Item = u32> {
     let listed = WITH_DESCRIPTORS.iter().map(|&(number, _)| number);
@@ -116,10 +135,11 @@ pub fn calls() -> impl Iterator<Item = u32> {
         .chain(ENDING)
         .chain(CHANGING)
         .chain(BY_PATH)
+        .chain(BY_OTHER_PATH)
         .chain(paths::CALLS)
         .chain(xattrs::CALLS)
         .chain(super::descriptor::CALLS)
-        .chain([nr::MPROTECT])
+        .chain([nr::MPROTECT, nr::IOCTL])
 }
 
 /// Before the kernel makes a call: opens what it needs. The thread is inside and busy.
@@ -156,7 +176,14 @@ pub fn prepare(number: u32, args: &Args) {
             placeholder::materialise_all("descriptors in a list");
         }
         nr::FCNTL if fcntl_needs_file(args[1] as i32) => needed(args[0] as i32),
-        nr::IOCTL if args[1] as u32 != libc::FIONREAD as u32 => needed(args[0] as i32),
+        nr::IOCTL => {
+            if args[1] as u32 != libc::FIONREAD as u32 {
+                needed(args[0] as i32);
+            }
+            if may_name_descriptors(args[1] as u32) {
+                placeholder::materialise_all("descriptors in a request");
+            }
+        }
         _ => {
             let paths = paths::given_to(number, args);
             if paths
@@ -220,6 +247,13 @@ fn fcntl_needs_file(command: i32) -> bool {
         libc::F_SETFD,
     ];
     !of_descriptor.contains(&command)
+}
+
+/// Whether a request of `ioctl` may be about other descriptors than its own, as that of a loop device about its file is. Those of terminals,
+/// sockets, and of inodes about themselves are not (ioctl(2), "Documentation/userspace-api/ioctl/ioctl-number.rst").
+fn may_name_descriptors(request: u32) -> bool {
+    const SOCKET: u8 = 0x89;
+    !matches!((request >> 8) as u8, b'T' | b'f' | b'X' | SOCKET)
 }
 
 /// After the kernel has made a call that changes where the process is, or what it takes away from modes.

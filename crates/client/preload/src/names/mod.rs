@@ -43,6 +43,7 @@ use crate::names::worth::Use;
 use core::sync::atomic::{AtomicU8, Ordering};
 use shale_fd::placeholder;
 use shale_fd::report;
+use shale_fd::table::{self, Entry};
 use shale_interpose::clock;
 use shale_interpose::inside::with_signals_blocked;
 use shale_interpose::outcome::{CLASS, PANICKED, PASS, class};
@@ -77,10 +78,8 @@ pub fn set_classes() {
         }
         class.store(class::ALWAYS, Ordering::Relaxed);
     }
-    // Those are looked at for files of ours only.
-    for number in [nr::FCNTL, nr::IOCTL] {
-        LOOKED_AT[number as usize].store(FIRST, Ordering::Relaxed);
-    }
+    // It is looked at for files of ours only.
+    LOOKED_AT[nr::FCNTL as usize].store(FIRST, Ordering::Relaxed);
 }
 
 /// Serves a call, where names are served. `None`: what was needed before is done, and the call goes on as without names.
@@ -95,7 +94,9 @@ pub fn call(thread: &Thread, number: u32, args: &Args) -> Option<i64> {
 /// As [`call`], of a call that is looked at. Apart from it, so that calls about content pay nothing for this.
 #[inline(never)]
 fn look(thread: &Thread, number: u32, args: &Args, looked: u8) -> Option<i64> {
-    let others = (looked == ONLY).then_some(PASS);
+    // A request to a descriptor of the kernel's may name one of ours, and is the kernel's.
+    let of_kernel = number == nr::IOCTL && table::get(args[0] as i32) == Entry::Kernel;
+    let others = (looked == ONLY || of_kernel).then_some(PASS);
     if is_quiet() {
         // Its paths are looked at when the kernel has found nothing wrong with them.
         let measured = looked == ONLY && is_measured(number, args);

@@ -370,6 +370,13 @@ pub fn given_to<'a>(number: u32, a: &Args) -> Option<[Option<&'a [u8]>; 2]> {
         nr::RENAME | nr::LINK | nr::SYMLINK => (a[0], a[1]),
         nr::RENAMEAT | nr::RENAMEAT2 | nr::LINKAT => (a[1], a[3]),
         nr::SYMLINKAT => (a[0], a[2]),
+        // Of a socket the path lies behind the family.
+        nr::BIND | nr::CONNECT => (
+            a[1].saturating_add(size_of::<libc::sa_family_t>() as u64),
+            0,
+        ),
+        nr::INOTIFY_ADD_WATCH => (a[1], 0),
+        nr::FANOTIFY_MARK => (a[4], 0),
         _ if AT.contains(&number) => (a[1], 0),
         _ if CALLS.contains(&number) || open::CALLS.contains(&number) => (a[0], 0),
         _ if xattrs::CALLS.contains(&number) => (a[0], 0),
