@@ -1,7 +1,7 @@
 //! Children, which must not have placeholders.
 
 use crate::names::setting::{are_wanted, have_served};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use shale_fd::placeholder;
 use shale_interpose::inside::with_signals_blocked;
 use shale_interpose::thread::{self, Alone, Thread};
@@ -11,8 +11,17 @@ static SPAWNING: AtomicU32 = AtomicU32::new(0);
 /// Times that it is tried to have no placeholders.
 const TRIES: u32 = 3;
 
+/// This process has made a child at some time.
+static EVER: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process has made a child since it began: what that does (a mount) this one may rely on at once.
+pub fn ever() -> bool {
+    EVER.load(Ordering::Relaxed)
+}
+
 /// A child by `vfork` begins to have this process's memory, and descriptors of its own.
 fn spawning() {
+    EVER.store(true, Ordering::Relaxed);
     SPAWNING.fetch_add(1, Ordering::SeqCst);
 }
 
@@ -30,6 +39,7 @@ pub fn may_open() -> bool {
 
 /// In a child: it has made none.
 pub fn begin_again() {
+    EVER.store(false, Ordering::Relaxed);
     SPAWNING.store(0, Ordering::Relaxed);
 }
 

@@ -2,6 +2,7 @@
 
 use crate::client::{self, Client};
 use crate::names::setting::{self, after, are_wanted};
+use crate::names::spawn;
 use crate::names::user;
 use crate::names::worth;
 use core::ptr;
@@ -260,12 +261,12 @@ impl Named {
         None
     }
 
-    /// Whether nothing was mounted or unmounted since; looked at once a second. If something was, names are the kernel's from
+    /// Whether nothing was mounted or unmounted since; looked at once a second, and always once this process has made children. If something was, names are the kernel's from
     /// now on.
     fn still_as_it_was(&self) -> bool {
         let now = clock::now_ns();
         let looked = LOOKED_NS.load(Ordering::Relaxed);
-        if now - looked < LOOK_NS {
+        if now - looked < LOOK_NS && !spawn::ever() {
             return true;
         }
         LOOKED_NS.store(now, Ordering::Relaxed);

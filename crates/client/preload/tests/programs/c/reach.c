@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/inotify.h>
 #include <sys/ioctl.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -185,6 +186,27 @@ static void by_rule(void) {
     SAY(status);
 }
 
+static int in_child(int mounts) {
+    int status;
+    fflush(stdout);
+    pid_t child = fork();
+    if (!child)
+        _exit((mounts ? mount("none", "below", "tmpfs", 0, 0) : umount("below")) ? errno : 0);
+    waitpid(child, &status, 0);
+    return status;
+}
+
+// What a child mounts covers what is below at once.
+static void mounted(void) {
+    int fd;
+    SAY(mkdir("below", 0755));
+    SAY(in_child(1));
+    OPENS(fd, open("below/file", O_CREAT | O_RDWR, 0644));
+    close(fd);
+    SAY(in_child(0));
+    SAY(access("below/file", F_OK));
+}
+
 int main(int, char **arguments) {
     umask(022);
     if (chdir(arguments[1]))
@@ -194,5 +216,7 @@ int main(int, char **arguments) {
     by_proc();
     by_request();
     by_rule();
+    // That ends the serving of names.
+    mounted();
     return 0;
 }
