@@ -409,3 +409,64 @@ fn pages_are_reached_while_the_key_is_open() {
     drop(from);
     assert_eq!((written, error.raw_os_error()), (-1, Some(libc::EFAULT)));
 }
+
+/// Page faults of this thread so far.
+fn faults() -> u64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+    // Behind the name, which may have spaces in it; the first one there is field 3.
+    let rest = stat.rsplit(") ").next().unwrap();
+    rest.split(' ').nth(10 - 3).unwrap().parse().unwrap()
+}
+
+/// A model is to slow what NVM slows and nothing else: it takes no memory and no second copy for what passes.
+#[test]
+fn a_model_waits_and_else_costs_nothing() {
+    const BYTES: usize = 32 << 20;
+    let timing = crate::Timing::new(Model::hinfs_with(50, 1_000_000_000));
+    let slow = MapOptions::new().timing(timing.clone());
+    let (slow, plain) = (slow.anonymous(BYTES), Map::anonymous(BYTES));
+    let (slow, plain) = (slow.unwrap(), plain.unwrap());
+    let source = Map::anonymous(BYTES).unwrap();
+    let data = pattern(BYTES);
+    source.store(0, &data);
+    for map in [&slow, &plain] {
+        map.populate().unwrap();
+    }
+    let half = BYTES / 2 + 77;
+    type Act<'a> = (&'a str, usize, &'a dyn Fn(&Map) -> u32);
+    let acts: [Act<'_>; 4] = [
+        ("from", BYTES - 64, &|map| {
+            map.copy_nt_from(&source, 9, 32, BYTES - 128);
+            0
+        }),
+        ("with", BYTES, &|map| {
+            map.copy_nt_with(0, &[&data[..half], &data[half..]]);
+            0
+        }),
+        ("crc32c", BYTES - 64, &|map| {
+            map.copy_nt_crc32c(64, &[&data[..half], &data[half..BYTES - 64]], 5)
+        }),
+        ("sealed", BYTES, &|map| {
+            let state = std::cell::Cell::new(0);
+            map.copy_nt_sealed(0, &[&data[..half], &data[half..BYTES - 70]], 5, |found| {
+                state.set(found);
+                [7; crate::LINE_WORDS]
+            });
+            state.get()
+        }),
+    ];
+    for (name, touched, act) in acts {
+        let (faulted, delayed, counted) = (faults(), timing.delayed_ns(), slow.counts());
+        let sum = act(&slow);
+        assert!(faults() - faulted < 8, "{name}: {}", faults() - faulted);
+        let lines = (touched / crate::LINE_BYTES) as u64;
+        assert_eq!(timing.delayed_ns() - delayed, 50 * lines, "{name}");
+        let (counted, before) = (slow.counts() - counted, plain.counts());
+        assert_eq!(act(&plain), sum, "{name}");
+        assert_eq!(plain.counts() - before, counted, "{name}");
+        let (mut found, mut expected) = (vec![0; BYTES], vec![0; BYTES]);
+        slow.load(0, &mut found);
+        plain.load(0, &mut expected);
+        assert!(found == expected, "{name}");
+    }
+}

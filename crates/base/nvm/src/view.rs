@@ -240,6 +240,11 @@ impl MappedRegion {
         match &self.hooks {
             // SAFETY: both ranges checked above, no overlap.
             None => unsafe { self.raw_copy_nt(to, source.base.add(from), bytes) },
+            Some(hooks) if hooks.recorder.is_none() => {
+                // SAFETY: as above.
+                unsafe { self.raw_copy_nt(to, source.base.add(from), bytes) };
+                self.delay_copy(hooks, to, bytes);
+            }
             Some(hooks) => {
                 // The recorder must note the very bytes that are written.
                 let mut copied = vec![0; bytes];

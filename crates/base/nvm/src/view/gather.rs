@@ -7,7 +7,9 @@
 use super::{MappedRegion, Split};
 use crate::LINE_BYTES;
 use crate::crc32c;
+use crate::instrumentation::Hooks;
 use crate::isa::{Isa, LINE_WORDS, stream_words};
+use std::sync::Arc;
 
 /// What is done with bytes on their way, besides storing them.
 trait Pass {
@@ -78,6 +80,11 @@ impl MappedRegion {
         match &self.hooks {
             // SAFETY: checked above.
             None => unsafe { self.raw_gather(offset, slices, End::Exact, &mut Unsummed) },
+            Some(hooks) if hooks.recorder.is_none() => {
+                // SAFETY: as above.
+                unsafe { self.raw_gather(offset, slices, End::Exact, &mut Unsummed) };
+                self.delay_copy(hooks, offset, bytes);
+            }
             Some(hooks) => self.recorded_copy_nt(hooks, offset, &slices.concat()),
         }
     }
@@ -95,8 +102,8 @@ impl MappedRegion {
         let bytes = bytes_of(slices);
         self.check_store(offset, bytes);
         self.count_nt(Split::new(offset, bytes));
-        if self.hooks.is_some() {
-            return self.recorded_summed(offset, slices, bytes, state);
+        if let Some(hooks) = &self.hooks {
+            return self.summed_with_hooks(hooks, (offset, End::Exact), slices, bytes, state);
         }
         let mut sum = Summed(state);
         // SAFETY: checked above.
@@ -127,7 +134,8 @@ impl MappedRegion {
         self.count_lines(LINE_BYTES + padded);
         let behind = offset + LINE_BYTES;
         if let Some(hooks) = &self.hooks {
-            let line = first(self.recorded_summed(behind, slices, padded, state));
+            let to = (behind, End::Padded);
+            let line = first(self.summed_with_hooks(hooks, to, slices, padded, state));
             let bytes = line.map(u64::to_le_bytes);
             return self.recorded_copy_nt(hooks, offset, bytes.as_flattened());
         }
@@ -169,14 +177,26 @@ impl MappedRegion {
 
     #[cold]
     #[inline(never)]
-    fn recorded_summed(&self, offset: usize, slices: &[&[u8]], padded: usize, state: u32) -> u32 {
+    fn summed_with_hooks(
+        &self,
+        hooks: &Arc<Hooks>,
+        (offset, end): (usize, End),
+        slices: &[&[u8]],
+        bytes: usize,
+        state: u32,
+    ) -> u32 {
+        if hooks.recorder.is_none() {
+            let mut sum = Summed(state);
+            // SAFETY: the caller has checked all `bytes` bytes, to the line boundary where lines are padded.
+            unsafe { self.raw_gather(offset, slices, end, &mut sum) };
+            self.delay_copy(hooks, offset, bytes);
+            return sum.0;
+        }
         // The recorder must note the very bytes that are written.
         let mut run = slices.concat();
         let state = crc32c::update(state, &run);
-        run.resize(padded, 0);
-        if let Some(hooks) = &self.hooks {
-            self.recorded_copy_nt(hooks, offset, &run);
-        }
+        run.resize(bytes, 0);
+        self.recorded_copy_nt(hooks, offset, &run);
         state
     }
 

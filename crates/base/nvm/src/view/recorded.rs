@@ -34,9 +34,17 @@ impl MappedRegion {
             note_store(sink, StoreKind::Nt, offset + split.head, body);
             note_partial(sink, offset + split.head + split.body, tail);
         });
+        self.delay_copy(hooks, offset, bytes.len());
+    }
+
+    /// Waits as long as the model says for bytes that were written past the cache.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn delay_copy(&self, hooks: &Hooks, offset: usize, bytes: usize) {
+        let split = Split::new(offset, bytes);
         let lines = split.partial_lines() + split.body / LINE_BYTES;
         if lines > 0 {
-            hooks.delay_write(lines, bytes.len());
+            hooks.delay_write(lines, bytes);
         }
     }
 
