@@ -74,6 +74,11 @@ pub fn attach(
         .buffered
         .then(|| map(&slowed(&maps.log), log_bytes, Access::ReadWrite))
         .transpose()?;
+    let fsync_copies =
+        Durability::from_number(attached.durability).is_none_or(Durability::fsync_waits);
+    if let Some(nvm_log) = nvm_log.as_ref().filter(|_| options.present && fsync_copies) {
+        nvm_log.populate().map_err(|e| device(&e))?;
+    }
     let first = fds.collect();
     let nvm = map_segments(channel.as_ref(), &attached, first, &slowed(&maps.nvm))?;
     let nvm = Arc::new(nvm);

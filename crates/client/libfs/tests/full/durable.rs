@@ -165,6 +165,65 @@ fn an_ordered_fsync_copies_and_fences_nothing() {
     place.check();
 }
 
+/// Ring of the logs of these volumes.
+const RING: u64 = 16 << 20;
+
+/// The copy of the log in NVM is made present in steps, as the log of a strict client is: a fault for each page costs three times that.
+#[test]
+fn an_fsync_has_the_next_pages_of_the_log_in_nvm_present() {
+    let mut place = Place::new(96);
+    let session = place.attach_with(SessionOptions {
+        durability: Some(Durability::Buffered),
+        ..SessionOptions::default()
+    });
+    let ino = session.create(&ME, 1, b"f", 0o644, 0).unwrap().ino;
+    let before = place.log_bytes_mapped(0);
+    session.write(&ME, ino, 0, &[7; 1000], PLAIN).unwrap();
+    assert_eq!(place.log_bytes_mapped(0), before, "memory alone");
+    session.fsync(&ME, ino, false).unwrap();
+    let once = place.log_bytes_mapped(0) - before;
+    assert!((120 << 10..200 << 10).contains(&once), "{once}");
+    session.write(&ME, ino, 1000, &[7; 1000], PLAIN).unwrap();
+    session.fsync(&ME, ino, false).unwrap();
+    assert_eq!(place.log_bytes_mapped(0) - before, once);
+    // More than a step at once, which none of its blocks is spared.
+    for n in 0..500 {
+        session
+            .write(&ME, ino, n * 4000, &[8; 3000], PLAIN)
+            .unwrap();
+    }
+    session.fsync(&ME, ino, false).unwrap();
+    let mapped = place.log_bytes_mapped(0) - before;
+    assert!((1500 << 10..2200 << 10).contains(&mapped), "{mapped}");
+    session.detach().unwrap();
+    place.stop();
+    place.check();
+}
+
+/// As its log in memory is.
+#[test]
+fn the_log_in_nvm_of_a_session_that_stays_is_present_where_fsync_copies() {
+    for policy in [Durability::Buffered, Durability::Ordered] {
+        let mut place = Place::new(96);
+        let channel = Arc::new(InProcess(place.daemon().attach_in_process(0)));
+        let options = SessionOptions {
+            durability: Some(policy),
+            present: true,
+            ..SessionOptions::default()
+        };
+        let clock = Arc::new(SystemClock::new());
+        let session = Session::attach(channel, clock, Default::default(), options).unwrap();
+        let mapped = place.log_bytes_mapped(0);
+        match policy {
+            Durability::Ordered => assert!(mapped < RING * 3 / 2, "the daemon's: {mapped}"),
+            _ => assert!(mapped >= 2 * RING, "{mapped}"),
+        }
+        session.detach().unwrap();
+        place.stop();
+        place.check();
+    }
+}
+
 #[test]
 fn a_large_buffered_call_with_sync_waits() {
     let client = Client::new(Durability::Buffered);

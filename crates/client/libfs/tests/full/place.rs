@@ -2,6 +2,7 @@
 
 use shale_check::{CheckOptions, check_volume_dir};
 use shale_daemon::{Daemon, DaemonConfig};
+use shale_format::log::file_name as log_file_name;
 use shale_format::{Durability, TierId};
 use shale_libfs::{Caller, Session, SessionOptions};
 use shale_pool::DeviceKind;
@@ -103,6 +104,29 @@ impl Place {
             Err(e) if e.to_string().contains("in a row") => false,
             Err(e) => panic!("{e}"),
         }
+    }
+
+    /// Bytes that this process has in its page tables of mappings of a log in NVM: the daemon's and the client's.
+    pub fn log_bytes_mapped(&self, slot: u32) -> u64 {
+        let name = self.dir.path().join("nvm").join(log_file_name(slot));
+        let name = name.to_str().expect("a name in ASCII");
+        let maps = std::fs::read_to_string("/proc/self/smaps").expect("mappings");
+        let (mut of_log, mut kib) = (false, 0);
+        for line in maps.lines() {
+            // A mapping begins with its addresses.
+            if line
+                .split(' ')
+                .next()
+                .is_some_and(|word| word.contains('-'))
+            {
+                of_log = line.ends_with(name);
+            }
+            if let Some(rest) = line.strip_prefix("Rss:").filter(|_| of_log) {
+                let number = rest.trim().trim_end_matches(" kB");
+                kib += number.parse::<u64>().expect("a number");
+            }
+        }
+        kib << 10
     }
 
     /// Where a block of the only flash device is in its image.

@@ -97,6 +97,8 @@ pub struct ClientLog {
 /// The copy in NVM of a log in memory, and the word that tells the daemon how far it goes.
 struct NvmCopy {
     copy: HardenedCopy,
+    /// Looked after before records are copied.
+    present: Prefault,
     /// Blocks that records in it name which are not known to be digested, oldest first.
     named: parking_lot::Mutex<VecDeque<Named>>,
     page: SharedWords,
@@ -149,13 +151,17 @@ impl ClientLog {
         (policy, staged, hardens_later): (Durability, bool, bool),
     ) -> Result<Self> {
         let writer = new_writer(&map, page.clone()).map_err(|e| errno::log(&e))?;
+        let begin = writer.reserved().0;
+        let absent = ring_bytes * u64::from(!is_present);
         let nvm_copy = match nvm_log {
             Some((nvm, model)) => {
+                let present = Prefault::new(nvm.clone(), begin, absent);
                 let nvm = Log::open(nvm).map_err(|e| errno::log(&e))?;
                 let copy = HardenedCopy::new(&writer, nvm).ok_or(Errno::PROTO)?;
                 let page = SharedWords::new(page);
                 Some(NvmCopy {
                     copy,
+                    present,
                     named: Default::default(),
                     page,
                     model: parking_lot::Mutex::new(model),
@@ -168,8 +174,6 @@ impl ClientLog {
             Some(_) => FillMarks::BUFFERED,
             None => FillMarks::STRICT,
         };
-        let begin = writer.reserved().0;
-        let absent = ring_bytes * u64::from(!is_present);
         let prefault = Prefault::new(map.clone(), begin, absent);
         Ok(Self {
             hardens_at_return: writer.domain().hardens_at_return(policy),
@@ -312,6 +316,8 @@ impl ClientLog {
             nvm.note_fsync(self.daemon.digested());
             let blocks = space.may_copy().then_some(space as &dyn FreeBlocks);
             let (digested, published) = (|| self.daemon.digested(), self.writer.published());
+            let from = nvm.copy.hardened().max(digested()).0;
+            nvm.present.cover(from..published.pos().0);
             let (hardened, named) = nvm.copy.harden(digested, published, blocks);
             let lost = nvm.copy.map().any_lost() || named.iter().any(|named| space.is_lost(named));
             assert!(hardened.pos() >= upto, "{hardened:?} of {upto:?}");

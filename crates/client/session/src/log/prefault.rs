@@ -1,4 +1,4 @@
-//! Pages of the update log that are present before they are stored to.
+//! Pages of an update log that are present before they are stored to.
 //!
 //! A store to a page that is not costs a fault, a microsecond or so, and 21 records of 128 bytes
 //! fill a page. So while the log is gone through for the first time, the kernel is asked for
@@ -7,6 +7,7 @@
 
 use shale_format::log::RING_AT;
 use shale_nvm::Map;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -46,6 +47,21 @@ impl Prefault {
         let upto = self.upto.load(Ordering::Relaxed);
         if upto < self.all && at + AHEAD_BYTES >= upto {
             self.step(upto);
+        }
+    }
+
+    /// Positions `range` will be written now, which may be many steps. What was left out before them is not made present.
+    pub(crate) fn cover(&self, range: Range<u64>) {
+        let mut upto = self.upto.load(Ordering::Relaxed);
+        if upto < range.start && range.start < self.all {
+            let skipped =
+                self.upto
+                    .compare_exchange(upto, range.start, Ordering::Relaxed, Ordering::Relaxed);
+            upto = skipped.map_or_else(|now| now, |_| range.start);
+        }
+        while upto < self.all && range.end + AHEAD_BYTES >= upto {
+            self.step(upto);
+            upto = self.upto.load(Ordering::Relaxed);
         }
     }
 
@@ -100,5 +116,25 @@ mod tests {
         let whole = Arc::new(Map::anonymous(RING_AT).unwrap());
         Prefault::new(whole.clone(), 0, 0).look_ahead(5);
         assert_eq!(in_memory(&whole), 0);
+    }
+
+    #[test]
+    fn a_range_is_made_present_as_a_whole_and_what_was_left_out_before_it_is_not() {
+        let ring: u64 = 8 << 20;
+        let map = Arc::new(Map::anonymous(RING_AT + ring as usize).unwrap());
+        let present = Prefault::new(map.clone(), 0, ring);
+        let upto = |at: u64| {
+            FIRST_BYTES + (at + AHEAD_BYTES - FIRST_BYTES) / STEP_BYTES * STEP_BYTES + STEP_BYTES
+        };
+        present.cover(0..3 * STEP_BYTES);
+        assert_eq!(in_memory(&map), upto(3 * STEP_BYTES));
+        present.cover(STEP_BYTES..2 * STEP_BYTES);
+        assert_eq!(in_memory(&map), upto(3 * STEP_BYTES), "once");
+        present.cover(ring - STEP_BYTES..ring - STEP_BYTES + 64);
+        let both = upto(3 * STEP_BYTES) + STEP_BYTES;
+        assert_eq!(in_memory(&map), both, "not what is between");
+        present.cover(ring - 64..ring + ring / 2);
+        present.cover(3 * ring..4 * ring);
+        assert_eq!(in_memory(&map), both, "one lap");
     }
 }
