@@ -103,6 +103,9 @@ pub struct FixedLogs {
 /// How the log of a slot is mapped.
 pub type LogMap = Arc<dyn Fn(u32) -> MapOptions + Send + Sync>;
 
+/// Most bytes that the logs in memory of all buffered clients take together, unless the volume file says.
+pub const BUFFER_BYTES: u64 = 4 << 30;
+
 /// Percentage of a log at which its digest begins, if nothing is said.
 pub const DIGEST_AT_PERCENT: u32 = 30;
 /// The same of a write buffer.

@@ -85,6 +85,7 @@ fn volume_file(dir: &Path) -> VolumeFile {
         durability: "strict".to_owned(),
         buffer_dir: None,
         buffering: None,
+        buffer_bytes: None,
         log_bytes: LOG_BYTES_MIN,
         client_log_bytes: None,
         migrate_at_percent: None,

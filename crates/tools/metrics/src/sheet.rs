@@ -312,6 +312,9 @@ fn buffer(sheet: &mut Sheet, s: &Status) {
     export!(sheet {
         Gauge plain "buffered_clients" "Clients with a log in memory": one(buffer.clients as u64);
         Gauge bytes "buffer_size" "Size of their logs": one(buffer.limit_bytes);
+        Gauge bytes "buffer_bound" "Most that the logs of all may have": one(buffer.bound_bytes);
+        Counter plain "buffer_unbuffered_clients" "Clients that are strict since no memory was left for their logs":
+            one(buffer.unbuffered_clients);
         Gauge bytes "buffer_used" "Logged by them, and not in the volume": one(buffer.used_bytes);
         Gauge bytes "unhardened" "What a power cut would lose now": one(buffer.unhardened_bytes);
         GaugeSeconds seconds "unhardened_age" "Age of the oldest byte that a power cut would lose now":

@@ -45,11 +45,16 @@ pub fn buffer(status: &Value) -> Option<String> {
             seconds(buffer, "unhardened_s")
         ),
     };
+    let strict = match number(buffer, "unbuffered_clients") {
+        0 => String::new(),
+        some => format!(", {} strict for lack of it", count(some, "client")),
+    };
     Some(format!(
-        "{} of {}, {}; {lost}; fsync copied {} to NVM; written directly there {}, to memory {}{}",
+        "{} of {}, {}, of {} for all{strict}; {lost}; fsync copied {} to NVM; written directly there {}, to memory {}{}",
         bytes(buffer, "used_bytes"),
         bytes(buffer, "limit_bytes"),
         count(number(buffer, "clients"), "client"),
+        bytes(buffer, "bound_bytes"),
         bytes(buffer, "copied_bytes"),
         bytes(buffer, "eager_bytes"),
         bytes(buffer, "lazy_bytes"),
@@ -208,11 +213,11 @@ mod tests {
         assert_eq!(none, [None, None, None]);
         assert_eq!(buffer(&status), None, "nobody is buffered");
         let status = json!({"buffer": {"clients": 2, "limit_bytes": 320 << 20, "used_bytes": 3 << 20,
-            "unhardened_bytes": 1 << 20, "unhardened_s": 12.4, "copied_bytes": 5 << 10, "eager_bytes": 7 << 10,
+            "bound_bytes": 4u64 << 30, "unbuffered_clients": 3, "unhardened_bytes": 1 << 20, "unhardened_s": 12.4, "copied_bytes": 5 << 10, "eager_bytes": 7 << 10,
             "lazy_bytes": 2 << 20, "decided_right": 19, "decided_wrong": 1}});
         assert_eq!(
             buffer(&status).unwrap(),
-            "3 MiB of 320 MiB, 2 clients; a power cut would lose 1 MiB now, of 12 s; fsync copied 5 KiB to NVM; \
+            "3 MiB of 320 MiB, 2 clients, of 4 GiB for all, 3 clients strict for lack of it; a power cut would lose 1 MiB now, of 12 s; fsync copied 5 KiB to NVM; \
              written directly there 7 KiB, to memory 2 MiB; 95.0% of 20 blocks went where the next fsync found it best"
         );
     }

@@ -242,6 +242,7 @@ size_bytes = 67108864
             "digest_at_percent=10%",
             "write_back_at_percent=20",
             "buffering=lazy",
+            "buffer_bytes=64M",
             "trusted_uids=1000,1001",
             "name=w",
             &*device,
@@ -253,6 +254,7 @@ size_bytes = 67108864
         assert_eq!(now.digest_at_percent, Some(10));
         assert_eq!(now.write_back_at_percent, Some(20));
         assert_eq!(now.buffering.as_deref(), Some("lazy"));
+        assert_eq!(now.buffer_bytes, Some(64 << 20));
         assert_eq!(now.trusted_uids, [1000, 1001]);
         assert_eq!(
             (&*now.name, now.ssd[0].overprovision_percent),

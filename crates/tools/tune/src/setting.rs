@@ -12,6 +12,9 @@ use std::path::Path;
 /// What is before the path of a device in the name of its setting.
 pub const OVERPROVISION: &str = "overprovision:";
 
+/// No machine has more memory.
+const BUFFER_BYTES_MAX: u64 = 1 << 50;
+
 /// When a change holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -57,6 +60,8 @@ pub enum Which {
     WriteBackAt,
     /// What buffered clients write to memory first.
     Buffering,
+    /// Memory of all logs of buffered clients.
+    BufferBytes,
     /// Who may map the volume.
     TrustedUids,
     /// What of a device is kept out of use: tier (0 ssd, 1 hdd) and place in the volume file.
@@ -130,6 +135,12 @@ impl Setting {
                     Holds::AtOnce,
                 ),
                 Self::new("buffering", Which::Buffering, choices, Holds::NewPrograms),
+                Self::new(
+                    "buffer_bytes",
+                    Which::BufferBytes,
+                    Range::Bytes(LOG_BYTES_MIN..=BUFFER_BYTES_MAX),
+                    Holds::NewPrograms,
+                ),
             ]);
         }
         all.push(Self::new(
@@ -192,6 +203,7 @@ impl Setting {
             Which::DigestAt => number(file.digest_at_percent),
             Which::WriteBackAt => number(file.write_back_at_percent),
             Which::Buffering => file.buffering.clone().map(Value::Word),
+            Which::BufferBytes => file.buffer_bytes.map(Value::Number),
             Which::TrustedUids => {
                 let some = !file.trusted_uids.is_empty();
                 some.then(|| Value::Users(file.trusted_uids.clone()))
@@ -216,6 +228,7 @@ impl Setting {
             Which::DigestAt => number(shale_daemon::config::DIGEST_AT_PERCENT),
             Which::WriteBackAt => number(shale_daemon::config::WRITE_BACK_AT_PERCENT),
             Which::Buffering => Some(Value::Word("model".to_owned())),
+            Which::BufferBytes => Some(Value::Number(shale_daemon::config::BUFFER_BYTES)),
             Which::TrustedUids => Some(Value::Users(Vec::new())),
             Which::Overprovision(tier, n) => {
                 let device = [&file.ssd, &file.hdd][*tier].get(*n)?;
@@ -260,6 +273,7 @@ impl Setting {
             Which::DigestAt => file.digest_at_percent = percent,
             Which::WriteBackAt => file.write_back_at_percent = percent,
             Which::Buffering => file.buffering = word,
+            Which::BufferBytes => file.buffer_bytes = number,
             Which::TrustedUids => {
                 file.trusted_uids = match value {
                     Some(Value::Users(users)) => users.clone(),

@@ -455,6 +455,7 @@ fn config(nvm: &Path, bytes: u64, uuid: &[u8; 16]) -> DaemonConfig {
         client_log_bytes: None,
         buffer_dir: Some(nvm.with_file_name("buffer")),
         buffering: None,
+        buffer_bytes: None,
         staged: None,
         nvm: vec![NvmEntry::new(nvm.to_path_buf(), bytes)],
         migrate_at_percent: None,

@@ -118,6 +118,7 @@ impl Place {
             client_log_bytes: None,
             buffer_dir: Some(self.dir.path().join("buffer")),
             buffering: None,
+            buffer_bytes: None,
             staged: None,
             nvm: vec![NvmEntry::new(self.nvm_dir(), NVM_BYTES_MIN)],
             // NVM is full from the first block on, so new data is placed directly on a lower tier.

@@ -4,7 +4,7 @@
 //! (removed at the next start, since no slot names it); the slot, durably (an empty log,
 //! digested at the next start); the client in memory.
 
-use crate::config::{FixedLogs, LogMap};
+use crate::config::{BUFFER_BYTES, FixedLogs, LogMap};
 use crate::connections::limits::RateLimits;
 use crate::connections::log_pool::{LeftLog, LogPool};
 use crate::connections::write_accounting::WriteAccounting;
@@ -36,10 +36,13 @@ use shale_volume::Volume;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Slots of the log table that clients of other processes leave to the front end and to root.
 const SLOTS_KEPT: usize = 16;
+
+/// No program's log has more than this part of the memory for logs of buffered clients, or the least log.
+const BUFFER_PARTS: u64 = 8;
 
 /// Who asks.
 #[derive(Clone, Debug)]
@@ -89,6 +92,8 @@ pub(crate) struct OfNewClients {
     pub(crate) client_log_bytes: Option<u64>,
     /// Which whole blocks buffered clients write to memory first.
     pub(crate) buffering: Buffering,
+    /// Most bytes of memory that the logs of all buffered clients take together.
+    pub(crate) buffer_bytes: u64,
 }
 
 impl From<&VolumeFile> for OfNewClients {
@@ -97,6 +102,7 @@ impl From<&VolumeFile> for OfNewClients {
             trusted_uids: file.trusted_uids.clone(),
             client_log_bytes: file.client_log_bytes,
             buffering: file.buffering(),
+            buffer_bytes: file.buffer_bytes.unwrap_or(BUFFER_BYTES),
         }
     }
 }
@@ -138,6 +144,8 @@ pub(crate) struct AttachService {
     parts: Parts,
     settings: Settings,
     of_new_clients: RwLock<OfNewClients>,
+    /// Clients that were to be buffered, for whose logs no memory was left.
+    unbuffered: AtomicU64,
     /// A log file that is there for the next client, in the directory of the memory tier.
     pub(crate) spare: LogPool,
     /// The same in memory, for buffered clients.
@@ -154,6 +162,7 @@ impl AttachService {
             parts,
             of_new_clients: RwLock::new(settings.of_new_clients.clone()),
             settings,
+            unbuffered: AtomicU64::new(0),
             spare: LogPool::default(),
             spare_in_memory: LogPool::default(),
             table: Mutex::default(),
@@ -169,6 +178,36 @@ impl AttachService {
     /// Which whole blocks a buffered client that comes now writes to memory first.
     pub(crate) fn buffering(&self) -> Buffering {
         self.of_new_clients.read().buffering
+    }
+
+    /// Most bytes of memory that the logs of all buffered clients may take together, and how many clients found no space in it.
+    pub(crate) fn buffer_bound(&self) -> (u64, u64) {
+        let bytes = self.of_new_clients.read().buffer_bytes;
+        (bytes, self.unbuffered.load(Ordering::Relaxed))
+    }
+
+    /// Policy and ring of a client that wants these, by what is left of the memory for buffers: no program has more than a part of
+    /// it, so that many can have some, and one for which there is none is strict, which promises more. The mount has its log in any case:
+    /// the kernel asks it once for good whether fsync is needed. Called while nobody else attaches.
+    fn share_of_buffer(
+        &self,
+        requester: &Requester,
+        (policy, ring_bytes): (Durability, u64),
+    ) -> (Durability, u64) {
+        let has_buffer = self.settings.buffer_dir.is_some() && policy.has_buffer();
+        if !has_buffer || requester.transport == Transport::InProcess {
+            return (policy, ring_bytes);
+        }
+        let bound = self.of_new_clients.read().buffer_bytes;
+        let clients = self.parts.clients.snapshot();
+        let buffered = clients.iter().filter(|client| client.nvm_log.is_some());
+        let used: u64 = buffered.map(|client| client.ring_bytes).sum();
+        let share = ring(bound / BUFFER_PARTS).min(ring_bytes);
+        if used.saturating_add(share) <= bound {
+            return (policy, share);
+        }
+        self.unbuffered.fetch_add(1, Ordering::Relaxed);
+        (Durability::Strict, ring_bytes)
     }
 
     /// Refuses clients of other processes from now on, for good: one that is attaching is a client when this returns, or
@@ -371,7 +410,8 @@ impl AttachService {
             return Err(DaemonError::Down);
         }
         let slot = self.free_slot(requester)?;
-        let ring_bytes = self.ring_bytes(requester, log_bytes);
+        let wanted = (policy, self.ring_bytes(requester, log_bytes));
+        let (policy, ring_bytes) = self.share_of_buffer(requester, wanted);
         let (salt, start) = match self.settings.fixed_logs {
             None if mutants::is_on("record-salt") => (0, LogPos(0)),
             None => (u64::from_le_bytes(random()?), LogPos(0)),

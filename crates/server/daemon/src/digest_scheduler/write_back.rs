@@ -27,7 +27,11 @@ pub struct BufferStatus {
     pub clients: usize,
     /// Bytes of their logs.
     pub limit_bytes: u64,
-    /// Of these, bytes that are not in the volume yet.
+    /// Most bytes that the logs of all may have together.
+    pub bound_bytes: u64,
+    /// Clients that were to be buffered and are strict, since no memory was left for their logs, from the start on.
+    pub unbuffered_clients: u64,
+    /// Of the logs, bytes that are not in the volume yet.
     pub used_bytes: u64,
     /// Of these, bytes that are not in NVM at all: what a power cut would lose now.
     pub unhardened_bytes: u64,
@@ -46,10 +50,17 @@ pub struct BufferStatus {
 }
 
 impl DigestScheduler {
-    /// How full the write buffer is; `None`: there is no buffered client.
-    pub(crate) fn buffer_status(&self) -> Option<BufferStatus> {
+    /// How full the write buffer is, which may have `bound_bytes` and had no space for so many clients; `None`: there is no buffered client.
+    pub(crate) fn buffer_status(
+        &self,
+        (bound_bytes, unbuffered_clients): (u64, u64),
+    ) -> Option<BufferStatus> {
         let now_ns = self.parts.clock.monotonic_ns();
-        let mut status = BufferStatus::default();
+        let mut status = BufferStatus {
+            bound_bytes,
+            unbuffered_clients,
+            ..BufferStatus::default()
+        };
         for client in self.buffered_clients() {
             let (published, digested) = (client.published().pos().0, client.digested());
             let unhardened = published.saturating_sub(client.copied());

@@ -389,7 +389,10 @@ impl<'s> Observer<'s> {
             mount_requests: self.mount_requests(),
             shut_down: self.of.attach.is_shut_down(),
             staged: self.of.digests.staged_status(),
-            buffer: self.of.digests.buffer_status(),
+            buffer: {
+                let bound = self.of.attach.buffer_bound();
+                self.of.digests.buffer_status(bound)
+            },
             recovery: self.of.recovery.clone(),
         }
     }

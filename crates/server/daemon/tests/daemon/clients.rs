@@ -2,7 +2,7 @@
 
 use crate::served::*;
 use shale_daemon::{Daemon, WriteBackTimes};
-use shale_format::limits::BLOCK_BYTES;
+use shale_format::limits::{BLOCK_BYTES, LOG_BYTES_MIN};
 use shale_format::log::{LEFT_FILE, file_name};
 use shale_format::record::StealBody;
 use shale_format::{BlockAddr, Durability, Ino};
@@ -67,6 +67,65 @@ fn what_a_buffered_client_logged_is_written_back_once_it_is_old() {
         assert_eq!(content(&view, name), b"nobody asks for a digest");
     }
     assert_eq!(hand.ask(Request::Detach), Reply::Done);
+    daemon.shutdown().unwrap();
+}
+
+/// By what the volume file says of it, which may change: no program gets more than an eighth, and who finds nothing left is strict.
+#[test]
+fn the_logs_in_memory_of_all_clients_together_have_a_bound() {
+    const LEAST: u64 = LOG_BYTES_MIN;
+    let place = Place::new(64);
+    let mut config = place.config();
+    config.volume.buffer_dir = Some(place.nvm().with_file_name("buffer"));
+    config.volume.client_log_bytes = Some(3 * LEAST);
+    config.volume.buffer_bytes = Some(3 * LEAST);
+    let mut file = config.volume.clone();
+    let daemon = start(config);
+    let policy_of = |hand: &Hand| (hand.attached.durability, hand.attached.buffered);
+    let buffered = (Durability::Buffered as u8, true);
+    let strict = (Durability::Strict as u8, false);
+    let other = |policy| Hand::other_with_policy(&daemon, policy);
+    let buffer = || daemon.status_values().buffer.unwrap();
+    let (one, two) = (other(Durability::Buffered), other(Durability::Ordered));
+    assert_eq!(policy_of(&one), buffered);
+    assert_eq!(policy_of(&two), (Durability::Ordered as u8, true));
+    assert_eq!(
+        [one.attached.ring_bytes, two.attached.ring_bytes],
+        [LEAST; 2]
+    );
+    let three = other(Durability::Buffered);
+    assert_eq!(policy_of(&three), buffered);
+    for name in ["four", "more"] {
+        let mut four = other(Durability::Buffered);
+        assert_eq!(policy_of(&four), strict, "it promises more");
+        assert_eq!(four.attached.ring_bytes, 3 * LEAST, "its log is in NVM");
+        four.make_file(name, b"durable at once");
+        assert_eq!(four.ask(Request::Detach), Reply::Done);
+    }
+    let found = buffer();
+    assert_eq!(
+        (found.limit_bytes, found.bound_bytes),
+        (3 * LEAST, 3 * LEAST)
+    );
+    assert_eq!((found.clients, found.unbuffered_clients), (3, 2));
+    // What one leaves the next one has.
+    assert_eq!(one.ask(Request::Detach), Reply::Done);
+    let five = other(Durability::Buffered);
+    assert_eq!(policy_of(&five), buffered);
+    // The mount, which the kernel asks once for good what fsync is to do, keeps its policy.
+    let mount = Hand::with_policy(&daemon, Durability::Buffered);
+    assert_eq!(policy_of(&mount), buffered);
+    file.buffer_bytes = Some(16 * LEAST);
+    daemon.use_file(&file);
+    let six = other(Durability::Buffered);
+    assert_eq!(
+        (policy_of(&six), six.attached.ring_bytes),
+        (buffered, 2 * LEAST)
+    );
+    assert_eq!(buffer().bound_bytes, 16 * LEAST);
+    for hand in [two, three, five, mount, six] {
+        assert_eq!(hand.ask(Request::Detach), Reply::Done);
+    }
     daemon.shutdown().unwrap();
 }
 

@@ -125,6 +125,13 @@ impl Hand {
         Self::attach_with(channel, false, policy as u8)
     }
 
+    /// As one of another process, with this policy.
+    #[allow(dead_code, reason = "not every test program has such clients")]
+    pub fn other_with_policy(daemon: &Daemon, policy: Durability) -> Self {
+        let channel = Box::new(InProcess(daemon.attach_as(0, &[0])));
+        Self::attach_with(channel, true, policy as u8)
+    }
+
     /// Of a user whose records are judged.
     #[allow(dead_code, reason = "not every test program has such clients")]
     pub fn judged(daemon: &Daemon, uid: u32) -> Self {

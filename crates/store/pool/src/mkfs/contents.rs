@@ -52,6 +52,7 @@ pub(crate) fn volume_file(
         trusted_uids: options.trusted_uids.clone(),
         buffer_dir: None,
         buffering: None,
+        buffer_bytes: None,
         staged: None,
         nvm: Vec::new(),
         ssd: absolute(ssd)?,

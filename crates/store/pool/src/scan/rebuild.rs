@@ -1,7 +1,7 @@
 //! The volume file of a volume that was found on its media.
 //!
 //! What is on no medium is taken from an older volume file if there is one: name, models, the part of a device that is kept out of use,
-//! trusted users, `migrate_at_percent`, `buffering`, `buffer_dir`, `memory_dir`, and of a device `zone_bytes`. Else it is as mkfs has it unless it
+//! trusted users, `migrate_at_percent`, `buffering`, `buffer_bytes`, `buffer_dir`, `memory_dir`, and of a device `zone_bytes`. Else it is as mkfs has it unless it
 //! is asked.
 
 use super::{FoundVolume, Member, MemberState};
@@ -59,6 +59,7 @@ impl FoundVolume {
             trusted_uids: old.map_or(Vec::new(), |old| old.trusted_uids.clone()),
             buffer_dir: old.and_then(|old| old.buffer_dir.clone()),
             buffering: old.and_then(|old| old.buffering.clone()),
+            buffer_bytes: old.and_then(|old| old.buffer_bytes),
             staged: None,
             nvm: Vec::new(),
             ssd: self.devices_of(0, "ssd", &members, old)?,

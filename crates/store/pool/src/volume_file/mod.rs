@@ -81,6 +81,9 @@ pub struct VolumeFile {
     /// Which whole blocks buffered clients of a volume with NVM write to memory first, the name of a [`Buffering`]; none: `model`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub buffering: Option<String>,
+    /// Most bytes that the logs in memory of all buffered clients of a volume with NVM take together; none: 4 GiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub buffer_bytes: Option<u64>,
     /// What the next mount is to change on the media; none: nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_mount: Option<NextMount>,
@@ -268,6 +271,10 @@ impl VolumeFile {
             ("client_log_bytes", self.client_log_bytes),
             ("next_mount.log_bytes", next.log_bytes),
         ];
+        if let Some(bytes) = self.buffer_bytes.filter(|bytes| *bytes < LOG_BYTES_MIN) {
+            let why = format!("{bytes} is below the least log, of {LOG_BYTES_MIN}");
+            return wrong_key("buffer_bytes", why);
+        }
         for (key, bytes) in logs {
             if let Some(bytes) = bytes.filter(|b| !(LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(b)) {
                 let why = format!("{bytes} is not between {LOG_BYTES_MIN} and {LOG_BYTES_MAX}");

@@ -18,6 +18,7 @@ fn sample(dir: &Path) -> VolumeFile {
         trusted_uids: Vec::new(),
         buffer_dir: None,
         buffering: None,
+        buffer_bytes: None,
         staged: None,
         nvm: vec![NvmEntry::new(dir.to_path_buf(), NVM_BYTES_MIN)],
         ssd: vec![],

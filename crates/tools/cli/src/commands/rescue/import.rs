@@ -20,7 +20,7 @@ Examples:
 
 Without PATH it looks where shale scan does. With --force what is on no device is taken from the volume file that is there, if it is of the \
 same volume. Else it is as mkfs has it unless it is asked: the name (--label), models, overprovision_percent, trusted_uids, migrate_at_percent, \
-buffering, buffer_dir, memory_dir, zone_bytes. Devices are not changed.
+buffering, buffer_bytes, buffer_dir, memory_dir, zone_bytes. Devices are not changed.
 
 Exit code 0: the file was written, or was right as it was; 1: nothing was written.";
 
