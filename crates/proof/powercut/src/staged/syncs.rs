@@ -157,7 +157,7 @@ fn liar(daemon: &Daemon) -> Arc<dyn Handler> {
     let (reply, mut fds) = connection.handle(ask);
     assert!(matches!(reply, Reply::Attached(_)), "{reply:?}");
     rustix::fs::ftruncate(&fds[0], 0).unwrap();
-    let (fd, bytes) = (fds.pop().unwrap(), client_page::BYTES);
+    let (fd, bytes) = (fds.swap_remove(2), client_page::BYTES);
     let page = Map::open(vec![Piece { fd, bytes }], Access::ReadWrite).unwrap();
     page.store_u64(client_page::PUBLISHED, 64 << 10);
     connection
