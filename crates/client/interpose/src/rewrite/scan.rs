@@ -64,17 +64,13 @@ fn scan(code: &[u8]) -> Vec<Site> {
     found
 }
 
-/// Every place where two bytes lie.
+/// Every place where two bytes lie, which are not the same.
 pub fn positions(code: &[u8], bytes: [u8; 2]) -> impl Iterator<Item = usize> + '_ {
-    let mut at = 0;
+    let mut from = 0;
     core::iter::from_fn(move || {
-        loop {
-            // The second byte is the rarer one, and this loop is worth being quick.
-            at += code.get(at + 1..)?.iter().position(|&b| b == bytes[1])? + 1;
-            if code[at - 1] == bytes[0] {
-                return Some(at - 1);
-            }
-        }
+        let at = from + memchr::memmem::find(&code[from..], &bytes)?;
+        from = at + bytes.len();
+        Some(at)
     })
 }
 
@@ -280,6 +276,21 @@ mod tests {
         for number in data.into_iter().chain(super::super::FOLLOWED) {
             CLASS[number as usize].store(class::ALWAYS, Ordering::Relaxed);
         }
+    }
+
+    #[test]
+    fn two_bytes_are_found_wherever_they_lie() {
+        let of = |code: &[u8]| positions(code, SYSCALL).collect::<Vec<_>>();
+        assert_eq!(of(&[]), []);
+        assert_eq!(of(&[0x0f]), []);
+        assert_eq!(of(&[0x0f, 0x05]), [0]);
+        assert_eq!(
+            of(&[0x05, 0x0f, 0x0f, 0x05, 0x05, 0x0f, 0x05, 0x0f]),
+            [2, 5]
+        );
+        let mut long = [0x0f; 1000];
+        long[999] = 0x05;
+        assert_eq!(of(&long), [998]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::calls::vectors::USER_END;
 use crate::client::{self, Client};
 use crate::names::setting;
-use crate::names::state::Named;
+use crate::names::state::{self, Named};
 use crate::names::user;
 use crate::names::worth::{self, Start, Use};
 use core::ffi::CStr;
@@ -55,6 +55,9 @@ impl Place<'_> {
     pub fn client(&self, named: &Named) -> Option<&'static Client> {
         let client = match self.takes {
             true => {
+                if !state::is_code_known() {
+                    return None;
+                }
                 setting::begin_serving();
                 client::get_now(named.mount)
             }

@@ -6,7 +6,9 @@ use crate::names::spawn;
 use crate::names::user;
 use crate::names::worth;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{
+    AtomicBool, AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering,
+};
 use parking_lot::Mutex;
 use shale_fd::mounts::{self, MNT_ID, MNT_ID_UNIQUE};
 use shale_fd::report;
@@ -46,8 +48,18 @@ const CALL_NS_MAX: u64 = 1_000_000;
 /// each time.
 const AWAY_NS: i64 = 1_000_000_000;
 const DOUBLINGS_MAX: u32 = 6;
-/// Nothing was loaded since the code of the process was looked at.
-static CODE_IS_KNOWN: AtomicBool = AtomicBool::new(true);
+/// Whether the code of the process was looked at, and nothing was loaded since.
+static CODE: AtomicU8 = AtomicU8::new(code::UNKNOWN);
+
+/// What is known of the code.
+mod code {
+    /// Nothing, or something was loaded.
+    pub const UNKNOWN: u8 = 0;
+    /// A thread looks at it.
+    pub const LOOKED_AT: u8 = 1;
+    /// It was looked at.
+    pub const KNOWN: u8 = 2;
+}
 static SERVED: AtomicU64 = AtomicU64::new(0);
 static SERVED_NS: AtomicU64 = AtomicU64::new(0);
 static TIMES_AWAY: AtomicU32 = AtomicU32::new(0);
@@ -96,6 +108,10 @@ pub fn are_over() -> bool {
 /// In a child: it has made no calls yet.
 pub fn begin_again() {
     CALLS.store(0, Ordering::Relaxed);
+    // Another thread of the parent may have looked at it.
+    if CODE.load(Ordering::Relaxed) == code::LOOKED_AT {
+        CODE.store(code::UNKNOWN, Ordering::Relaxed);
+    }
     worth::begin_again();
     setting::begin_again();
     // SAFETY: the child has one thread, this one, so nobody else can hold or take the lock.
@@ -123,16 +139,28 @@ pub fn named(dir: i32, path: &[u8]) -> Option<&'static Named> {
     }
     let named = known();
     match named {
-        Some(_) if !CODE_IS_KNOWN.load(Ordering::Acquire) => {
-            CODE_IS_KNOWN.store(true, Ordering::Release);
-            if !executable::every_call_comes_by_here() {
-                end(NOT_ALL_CALLS);
-                return None;
-            }
-            named
-        }
+        // Before that nothing is served.
+        Some(named) if client::is_attached(named.mount) && !is_code_known() => None,
         Some(named) => named.still_as_it_was().then_some(named),
         None => begin(dir, path),
+    }
+}
+
+/// Whether all code of the process is known, and makes no system call that does not come by here; if it does, names are the kernel's for
+/// good. Takes a millisecond for some megabytes of code that was not looked at; while another thread does that, it is not known.
+pub fn is_code_known() -> bool {
+    let (order, failed) = (Ordering::AcqRel, Ordering::Acquire);
+    match CODE.compare_exchange(code::UNKNOWN, code::LOOKED_AT, order, failed) {
+        Err(code::KNOWN) => !are_over(),
+        Err(_) => false,
+        Ok(_) => {
+            if !executable::every_call_comes_by_here() {
+                end(NOT_ALL_CALLS);
+            }
+            // Unless something was loaded meanwhile.
+            let known = CODE.compare_exchange(code::LOOKED_AT, code::KNOWN, order, failed);
+            known.is_ok() && !are_over()
+        }
     }
 }
 
@@ -216,7 +244,7 @@ pub fn is_mediated_directory(named: &Named, ino: u64) -> bool {
 
 /// Libraries are about to be loaded: their code is looked at before names are served again.
 pub fn look_at_code_again() {
-    CODE_IS_KNOWN.store(false, Ordering::Release);
+    CODE.store(code::UNKNOWN, Ordering::Release);
 }
 
 /// The directory in which the mount lies that is served, and whether there is one.
@@ -304,9 +332,6 @@ impl Named {
         let mut lines = lines_of(&table);
         let line = lines.find(|line| line.is_shale && line.is_plain && line.holds(&path));
         let line = line.ok_or(None)?;
-        if !executable::every_call_comes_by_here() {
-            return Err(Some(NOT_ALL_CALLS));
-        }
         Self::of(&line, shale_fd::own::hide(file.into()))
             .filter(|named| named.is_alone_in(&table))
             .ok_or(None)
