@@ -25,7 +25,6 @@ use std::sync::Arc;
 use tier::{OldTier, superblock_at, write_first};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-const NO_NVM: &str = "the volume has no NVM, and its memory tier stays as mkfs made it";
 
 /// What growing did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -55,15 +54,7 @@ pub struct Resolved {
 /// # Errors
 /// It is in use, has no NVM, cannot grow so, or there is no space: the volume is as before.
 pub fn grow_nvm(path: &Path, bytes: u64, reached: &dyn Fn(&'static str)) -> Result<Grown> {
-    let mut file = VolumeFile::load(path)?;
-    let bytes = bytes / BLOCK * BLOCK;
-    let refused = |why: String| PoolError::Refused {
-        path: path.to_path_buf(),
-        why,
-    };
-    if file.is_staged() {
-        return Err(refused(NO_NVM.to_owned()));
-    }
+    let (mut file, bytes) = to_grow(path, bytes)?;
     let dir = file.nvm_dir().to_path_buf();
     let _lock = NvmLock::take(&dir)?;
     if let Some(resolved) = resolve_locked(&dir, Some(path))? {
@@ -71,7 +62,7 @@ pub fn grow_nvm(path: &Path, bytes: u64, reached: &dyn Fn(&'static str)) -> Resu
     }
     let from = file.nvm_bytes();
     let old = read_old(&file)?;
-    let new = old.superblock_of(bytes).map_err(refused)?;
+    let new = old.superblock_of(bytes).map_err(|why| refused(path, why))?;
     check_space(&dir, bytes - from)?;
     for n in segment_sizes(from).len()..segment_sizes(bytes).len() {
         let path = dir.join(segment_name(n));
@@ -110,21 +101,30 @@ pub fn grow_nvm(path: &Path, bytes: u64, reached: &dyn Fn(&'static str)) -> Resu
 /// # Errors
 /// As there.
 pub fn may_grow(path: &Path, bytes: u64) -> Result<()> {
-    let file = VolumeFile::load(path)?;
-    let bytes = bytes / BLOCK * BLOCK;
-    let refused = |why: String| PoolError::Refused {
-        path: path.to_path_buf(),
-        why,
-    };
-    if file.is_staged() {
-        return Err(refused(NO_NVM.to_owned()));
-    }
+    let (file, bytes) = to_grow(path, bytes)?;
     let dir = file.nvm_dir();
     let map = open_nvm(dir, file.nvm_bytes(), &MapOptions::new())?;
     let superblock = superblock_at(&map, SUPER_BLOCK)?;
     file.check_superblock(&superblock)?;
-    tier::grown(&superblock, bytes).map_err(refused)?;
+    tier::grown(&superblock, bytes).map_err(|why| refused(path, why))?;
     check_space(dir, bytes - file.nvm_bytes())
+}
+
+/// The volume file of a volume that has NVM, and the bytes of whole blocks.
+fn to_grow(path: &Path, bytes: u64) -> Result<(VolumeFile, u64)> {
+    let file = VolumeFile::load(path)?;
+    if file.is_staged() {
+        let why = "the volume has no NVM, and its memory tier stays as mkfs made it";
+        return Err(refused(path, why.to_owned()));
+    }
+    Ok((file, bytes / BLOCK * BLOCK))
+}
+
+fn refused(path: &Path, why: String) -> PoolError {
+    PoolError::Refused {
+        path: path.to_path_buf(),
+        why,
+    }
 }
 
 /// The tier as it is, if it is that of this volume.

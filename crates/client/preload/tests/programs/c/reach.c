@@ -18,18 +18,7 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-static long said(const char *what, long result) {
-    if (result < 0)
-        printf("%s: %s\n", what, strerror(errno));
-    else
-        printf("%s: %ld\n", what, result);
-    fflush(stdout);
-    return result;
-}
-#define SAY(call) said(#call, (long)(call))
-// Of calls whose result is a descriptor: whether there is one.
-#define OPENS(fd, call) ((fd) = (call), said(#call, (fd) < 0 ? -1 : 0))
+#include "said.h"
 
 // Whether another process may lock the file.
 static int may_be_locked(const char *path) {
