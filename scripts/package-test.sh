@@ -186,7 +186,8 @@ check "with its place" script 'printf "MOUNTPOINT=/srv/more\nOPTIONS=noatime\n" 
 check "systemctl enable --now" inside systemctl enable --now shale@more
 check "it is mounted" is_mounted "[^ ]*" /srv/more
 check "the unit waits until it is" script 'test "$(systemctl show -P SubState shale@more)" = running'
-check "its log is in the journal" script 'journalctl -u shale@more | grep -q "mounted volume="'
+check "its log is in the journal, with fields" script 'journalctl -u shale@more -o cat --output-fields=MESSAGE,SHALE_VOLUME MESSAGE=mounted | grep -qx /etc/shale/more.toml'
+check "and says once what is said of each thread" script 'test $(journalctl -u shale@more -o cat | grep -c "not locked in memory") -le 1'
 check "a file" script 'echo kept >/srv/more/file; sync /srv/more/file'
 
 # Upgraded while both are mounted.

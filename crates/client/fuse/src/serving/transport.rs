@@ -16,6 +16,7 @@ use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno as OsErrno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -51,7 +52,7 @@ unsafe impl Send for LockedBuf {}
 
 impl LockedBuf {
     /// Maps `bytes` bytes of zeros. If the process may not lock that much
-    /// memory, a warning is logged and the pages are resident only.
+    /// memory, a warning is logged, once, and the pages are resident only.
     pub fn new(bytes: usize) -> Result<Self, FuseError> {
         // SAFETY: a new private mapping at an address the kernel chooses replaces
         // nothing. POPULATE makes its pages present and writable.
@@ -73,7 +74,11 @@ impl LockedBuf {
             rustix::mm::madvise(start, bytes, Advice::LinuxDontFork)
                 .and_then(|()| rustix::mm::mlock(start, bytes))
         };
-        if let Err(error) = kept {
+        // Of one the same holds as of all others.
+        static SAID: AtomicBool = AtomicBool::new(false);
+        if let Err(error) = kept
+            && !SAID.swap(true, Ordering::Relaxed)
+        {
             tracing::warn!(%error, bytes, "request buffer is not locked in memory: \
                 a kill at the wrong moment may be seen by a program");
         }
